@@ -1,0 +1,1 @@
+"""Pure functions over batches: no files, no printing."""

@@ -1,0 +1,1 @@
+"""The memexport archive: framing and codec."""

@@ -1,0 +1,1 @@
+"""Version 1 of the archive's schema, generated from schemas/."""
