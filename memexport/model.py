@@ -225,6 +225,12 @@ class StringTable(Sequence[str]):
             self._strings.append(string)
         return found
 
+    def append(self, string: str) -> int:
+        """Give the string the next id, even if it has one: for a file that says which id is which."""
+        self._ids.setdefault(string, len(self._strings))
+        self._strings.append(string)
+        return len(self._strings) - 1
+
     def find(self, string: str) -> int | None:
         """The id of the string if some event may carry it, else None."""
         return self._ids.get(string)
@@ -273,6 +279,12 @@ class StackTable:
             self._nodes.append(key)
         return found
 
+    def append(self, parent: int, frame: int) -> int:
+        """Give the stack the next id, even if it has one: for a file that says which id is which."""
+        self._ids.setdefault((parent, frame), len(self._nodes))
+        self._nodes.append((parent, frame))
+        return len(self._nodes) - 1
+
     def frames(self, stack_id: int) -> list[int]:
         """The frames' string ids, outermost first."""
         frames = []
@@ -320,6 +332,7 @@ class RecordingInfo:
 
     Attributes:
         format: the format that it was read from, as `memexport summary` names it.
+        origin: of an archive, the format that was converted into it; None if it was recorded live.
         producer: the program that recorded it ("memexport", "torch"), and its version.
         schema_version: of the model: major.minor.
         clock: "unix": times are Unix nanoseconds. "index": the source has no clock, and event n has the time
@@ -332,6 +345,7 @@ class RecordingInfo:
     """
 
     format: str = "memexport.archive"
+    origin: str | None = None
     producer: str | None = None
     producer_version: str | None = None
     schema_version: str = SCHEMA_VERSION

@@ -95,7 +95,9 @@ def open(path: StrPath) -> Recording:  # noqa: A001 - the public name is memexpo
         source_class = candidate.load()
         if source_class.sniff(head):  # type: ignore[attr-defined]  # Callable to mypy, a Source class by contract
             return Recording(path, source_class(path))
-    raise InputError(path, None, "not a recording of any format that memexport reads", hint="memexport formats")
+    raise InputError(
+        path, None, "not a recording of any format that memexport reads", hint="memexport formats"
+    )
 
 
 def exporter_to(
@@ -106,7 +108,9 @@ def exporter_to(
     Raises:
         UsageError: no format fits.
     """
-    exporter: Exporter = registry.exporter_for(path, to).load()(FileDestination(Path(path), overwrite, atomic))
+    exporter: Exporter = registry.exporter_for(path, to).load()(
+        FileDestination(Path(path), overwrite, atomic)
+    )
     return exporter
 
 

@@ -49,14 +49,16 @@ class Format:
 SOURCES: tuple[Format, ...] = (
     Format("memexport.archive", (".memx",), "memexport.sources.archive:ArchiveSource", "beta",
            "memexport archive: everything, lossless, versioned"),
-    Format("torch.memory_tracker", (".pickle", ".pkl"), "memexport.sources.memory_tracker:MemoryTrackerSource",
-           "stable", "pickle of torch's MemoryTracker.save_stats; nothing in it is executed"),
+    Format("torch.memory_tracker", (".pickle", ".pkl"),
+           "memexport.sources.memory_tracker:MemoryTrackerSource", "stable",
+           "pickle of torch's MemoryTracker.save_stats; nothing in it is executed"),
 )  # fmt: skip
 
 EXPORTERS: tuple[Format, ...] = (
     Format("archive", (".memx",), "memexport.exporters.archive:ArchiveExporter", "beta",
            "memexport archive: everything, lossless, versioned"),
-    Format("perfetto", (".pftrace", ".perfetto-trace"), "memexport.exporters.perfetto:PerfettoExporter", "beta",
+    Format("perfetto", (".pftrace", ".perfetto-trace"),
+           "memexport.exporters.perfetto:PerfettoExporter", "beta",
            "Perfetto trace: opens in ui.perfetto.dev"),
     Format("chrome", (".json", ".json.gz"), "memexport.exporters.chrome:ChromeExporter", "beta",
            "Chrome trace JSON: opens in chrome://tracing and ui.perfetto.dev"),
@@ -92,7 +94,9 @@ def exporter_for(path: str | os.PathLike[str], name: str | None = None) -> Forma
     filename = os.fspath(path).lower()
     fitting = [(len(s), f) for f in formats for s in f.suffixes if filename.endswith(s)]
     if not fitting:
-        raise UsageError(f"the name {os.fspath(path)!r} does not say which format to write", hint=_choices(formats))
+        raise UsageError(
+            f"the name {os.fspath(path)!r} does not say which format to write", hint=_choices(formats)
+        )
     return max(fitting, key=lambda pair: pair[0])[1]
 
 
@@ -105,6 +109,6 @@ def _installed(group: str) -> Iterator[Format]:
         loaded = entry_point.load()
         if not isinstance(loaded, Format):
             raise UsageError(
-                f"entry point {entry_point.name!r} of {group} is a {type(loaded).__name__}, not a memexport Format"
+                f"entry point {entry_point.name!r} of {group} is a {type(loaded).__name__}, not a Format"
             )
         yield loaded

@@ -1,0 +1,54 @@
+"""Numbers and strings from files as text for people."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Final
+
+_UNITS: Final = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+_MINUS: Final = "\N{MINUS SIGN}"
+
+
+def printable(text: str) -> str:
+    """The text with every character that could steer a terminal or break a line written as an escape.
+
+    Names in a file are whatever its writer chose: one with an escape sequence in it must not repaint the
+    screen, nor one with a right-to-left override turn a path around.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def human_bytes(count: int) -> str:
+    """The count in the largest binary unit that keeps it at 1 or more: "3.14 MiB", "512 B"."""
+    if abs(count) < 1024:
+        return f"{count} B".replace("-", _MINUS)
+    size, unit = abs(count) / 1024, 0
+    # What would be rounded to 1024.00 belongs to the next unit.
+    while size >= 1023.995 and unit < len(_UNITS) - 1:
+        size, unit = size / 1024, unit + 1
+    return f"{_MINUS if count < 0 else ''}{size:.2f} {_UNITS[unit]}"
+
+
+def human_duration(duration_ns: int) -> str:
+    """The duration in a unit that suits it: "350 ns", "12.3 ms", "4.5 s", "1:02:03"."""
+    if duration_ns < 1_000:
+        return f"{duration_ns} ns"
+    if duration_ns < 1_000_000:
+        return f"{duration_ns / 1e3:.1f} µs"
+    if duration_ns < 1_000_000_000:
+        return f"{duration_ns / 1e6:.1f} ms"
+    if duration_ns < 60_000_000_000:
+        return f"{duration_ns / 1e9:.1f} s"
+    return str(datetime.timedelta(seconds=duration_ns // 1_000_000_000))
+
+
+def human_time(time_unix_ns: int) -> str:
+    """The moment in UTC to the millisecond, "2026-02-03 04:05:06.789 UTC"; the number if no year has it."""
+    seconds, rest_ns = divmod(time_unix_ns, 1_000_000_000)
+    try:
+        moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+    except (OverflowError, OSError, ValueError):
+        return f"{time_unix_ns} ns"
+    return f"{moment:%Y-%m-%d %H:%M:%S}.{rest_ns // 1_000_000:03d} UTC"

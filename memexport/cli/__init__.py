@@ -1,0 +1,88 @@
+"""The command line: one file per subcommand, and the only package that prints or exits.
+
+Only what a command needs is imported, and only when it is called: `memexport --help` must answer at once.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, Final, NamedTuple
+
+import click
+
+import memexport
+from memexport.errors import MemexportError
+
+INTERRUPTED: Final = 130
+"""The exit code after Ctrl-C, as shells count it: 128 + SIGINT."""
+
+
+class _Command(NamedTuple):
+    module: str
+    help: str
+
+
+COMMANDS: Final = {
+    "run": _Command("memexport.cli.run", "Track the memory of a Python script or module."),
+    "convert": _Command("memexport.cli.convert", "Write a recording in another format."),
+    "summary": _Command("memexport.cli.summary", "Say what used the memory, and when it peaked."),
+    "info": _Command("memexport.cli.info", "Say where a recording comes from."),
+    "formats": _Command("memexport.cli.formats", "List the formats that can be read and written."),
+    "demo": _Command("memexport.cli.demo", "Train a small model under the tracker, and show the result."),
+}
+
+
+class _LazyGroup(click.Group):
+    """Knows its commands by name and help, and imports one when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return list(COMMANDS)
+
+    def get_command(
+        self,
+        ctx: click.Context,  # noqa: ARG002 - click's signature
+        cmd_name: str,
+    ) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        loaded: click.Command = importlib.import_module(COMMANDS[cmd_name].module).command
+        return loaded
+
+    def format_commands(
+        self,
+        ctx: click.Context,  # noqa: ARG002 - click's signature
+        formatter: click.HelpFormatter,
+    ) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.help) for name, command in COMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except MemexportError as error:
+            _say_failure(error)
+            ctx.exit(error.exit_code)
+        except KeyboardInterrupt:
+            ctx.exit(INTERRUPTED)
+
+
+def _say_failure(error: MemexportError) -> None:
+    """Say what went wrong on one line, what to do next on another, and nothing of where in the code."""
+    from memexport.cli.terminal import say
+
+    say(f"memexport: {error}")
+    if error.hint:
+        say(f"hint: {error.hint}")
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(memexport.__version__, prog_name="memexport")
+def main() -> None:
+    """Record, convert and explain the memory of PyTorch programs, operator by operator.
+
+    Exit codes: 0 done, 1 a check failed, 2 wrong usage, 3 the input cannot be read, 4 the output cannot be
+    written.
+    """
+
+
+__all__ = ["main"]

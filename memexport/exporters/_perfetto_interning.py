@@ -1,0 +1,88 @@
+"""Strings that a Perfetto trace says once and then refers to by number."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from memexport.exporters import _titles
+from memexport.exporters._perfetto_packets import ANNOTATION_NAMES
+from memexport.model import StringTable
+
+
+class _Ids:
+    """Which number the trace uses for each of a column's ids: dense from 1, so most take one or two bytes."""
+
+    def __init__(self) -> None:
+        self._iids = np.zeros(256, np.int64)
+
+    def new(self, ids: npt.NDArray[Any]) -> list[int]:
+        """Those of the ids that have no number yet, each once."""
+        highest = int(ids.max(initial=0))
+        if highest >= len(self._iids):
+            self._iids = np.concatenate((self._iids, np.zeros(highest + 1, np.int64)))
+        missing = ids[self._iids[ids] == 0]
+        return list(dict.fromkeys(missing.tolist()))
+
+    def give(self, id_: int, iid: int) -> None:
+        self._iids[id_] = iid
+
+    def of(self, ids: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        iids: npt.NDArray[np.int64] = self._iids[ids]
+        return iids
+
+
+class Interning:
+    """Numbers for event names and annotation values, and the InternedData that explains the new ones."""
+
+    def __init__(self, strings: StringTable) -> None:
+        self._strings = strings
+        self._names = {kind: _Ids() for kind in range(len(_titles.SLICE_KINDS))}
+        self._texts = _Ids()
+        self._new_names: list[tuple[int, str]] = []
+        self._new_texts: list[tuple[int, str]] = []
+        self._name_count = 0
+        self._text_count = 0
+
+    def names(self, kind: int, ids: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        """Event names of slices of one kind, from their `Titles.name`."""
+        table = self._names[kind]
+        for id_ in table.new(ids):
+            self._name_count += 1
+            table.give(id_, self._name_count)
+            self._new_names.append((self._name_count, _titles.label(kind, id_, self._strings)))
+        return table.of(ids)
+
+    def texts(self, ids: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        """Annotation values, from string ids; 0 for the null."""
+        for id_ in self._texts.new(ids[ids != 0]):
+            self._text_count += 1
+            self._texts.give(id_, self._text_count)
+            self._new_texts.append((self._text_count, self._strings[id_]))
+        return self._texts.of(ids)
+
+    def write_new(self, interned_data: Any) -> bool:
+        """Put what was numbered since the last call into an InternedData message; whether there was any."""
+        found = bool(self._new_names or self._new_texts)
+        for iid, text in self._new_names:
+            interned_data.event_names.add(iid=iid, name=valid_utf8(text).decode())
+        for iid, text in self._new_texts:
+            interned_data.debug_annotation_string_values.add(iid=iid, str=valid_utf8(text))
+        self._new_names.clear()
+        self._new_texts.clear()
+        return found
+
+
+def write_vocabulary(interned_data: Any) -> None:
+    """The entries that every trace has: annotation names and categories (iid: place in `SLICE_KINDS` + 1)."""
+    for iid, category in enumerate(_titles.SLICE_KINDS, 1):
+        interned_data.event_categories.add(iid=iid, name=category)
+    for iid, name in ANNOTATION_NAMES.items():
+        interned_data.debug_annotation_names.add(iid=iid, name=name)
+
+
+def valid_utf8(text: str) -> bytes:
+    """The text for a protobuf, which takes no lone surrogates; a name from a pickle may hold some."""
+    return text.encode("utf-8", "backslashreplace")

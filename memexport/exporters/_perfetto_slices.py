@@ -1,0 +1,59 @@
+"""From events to slices: what operators and spans are called and on which track they lie."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from memexport.exporters import _titles
+from memexport.exporters._nesting import Nestings
+from memexport.exporters._perfetto_interning import Interning
+from memexport.exporters._perfetto_packets import CLASS_IID, MODULE_IID, Slices, encode_slices
+from memexport.exporters._perfetto_tracks import Tracks
+from memexport.exporters._processes import thread_tracks
+from memexport.model import EventBatch, EventKind, StringTable
+
+Ints = npt.NDArray[np.int64]
+
+
+class SliceColumns:
+    """Draws operators and spans on the track of their thread."""
+
+    def __init__(self, strings: StringTable, interning: Interning, tracks: Tracks) -> None:
+        self._strings = strings
+        self._interning = interning
+        self._tracks = tracks
+        self._nestings = Nestings(tracks.beside)
+
+    def encode(self, batch: EventBatch, begin_ns: Ints, end_ns: Ints) -> bytes:
+        """The packets of all slices of the batch."""
+        drawn = (batch.kind == EventKind.OPERATOR) | (batch.kind == EventKind.SPAN)
+        if not drawn.any():
+            return b""
+        slices = self._slices(batch.select(drawn), begin_ns[drawn], end_ns[drawn])
+        return encode_slices(self._nested(slices))
+
+    def _nested(self, slices: Slices) -> Slices:
+        """The slices where they can be drawn: those that do not nest, on tracks beside their thread's."""
+        begin, track = self._nestings.fit(slices.track, slices.begin_ns, slices.end_ns)
+        return replace(slices, begin_ns=begin, track=track)
+
+    def _slices(self, events: EventBatch, begin_ns: Ints, end_ns: Ints) -> Slices:
+        titles = _titles.titles(events, self._strings)
+        names = np.empty(len(events), np.int64)
+        for kind in range(len(_titles.SLICE_KINDS)):
+            rows = titles.kind == kind
+            if rows.any():
+                names[rows] = self._interning.names(kind, titles.name[rows])
+        return Slices(
+            begin_ns=begin_ns,
+            end_ns=end_ns,
+            track=thread_tracks(events, self._tracks.thread),
+            name=names,
+            category=titles.kind + 1,
+            text_name=np.where(titles.kind == _titles.OPERATOR, MODULE_IID, CLASS_IID),
+            text=self._interning.texts(titles.text),
+            bytes_delta=titles.size_bytes,
+        )

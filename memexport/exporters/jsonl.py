@@ -1,0 +1,76 @@
+"""Writes one JSON object per event and line (`.jsonl`, `.jsonl.gz`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from memexport.exporters._text import Fragments, TextFile, lines, numbers, quoted
+from memexport.exporters.destination import FileDestination
+from memexport.model import NULLS, Category, EventBatch, EventKind, Phase, RecordingEnd, RecordingInfo, Tables
+
+_TEMPLATE: Final = (
+    '{"kind":%s,"time_unix_ns":%d,"duration_ns":%s,"name":%s,"module":%s,"phase":%s,"category":%s,"device":%s,'
+    '"step":%s,"rank":%s,"thread":%s,"size_bytes":%s,"allocated_bytes":%s,"active_bytes":%s,'
+    '"reserved_bytes":%s,"address":%s}\n'
+)
+
+
+class JsonlExporter:
+    """Lines for scripts: the same keys in the same order in every line, null for what is not known.
+
+    Kinds, phases and categories are the enums' names in lower case, a device is its name ("cuda:0"), an
+    address an integer. Without a clock (`clock = "index"`), `time_unix_ns` is the event's number × 1000.
+    """
+
+    def __init__(self, destination: FileDestination) -> None:
+        self._file = TextFile(destination)
+
+    def begin(self, info: RecordingInfo, tables: Tables) -> None:
+        """Open the file."""
+        strings, devices = tables.strings, info.devices
+        self._strings = Fragments(lambda id_: quoted(strings.get(id_)))
+        self._devices = Fragments(lambda index: quoted(str(devices[index]) if index >= 0 else None))
+        self._kinds = Fragments(lambda kind: quoted(EventKind(kind).name.lower()))
+        self._phases = Fragments(lambda value: quoted(Phase(value).name.lower() if value else None))
+        self._categories = Fragments(
+            lambda category: quoted(Category(category).name.lower() if category else None)
+        )
+        self._file.open()
+
+    def write(self, batch: EventBatch) -> None:
+        """Write a line for each event."""
+        self._file.write("".join(lines(_TEMPLATE, *self._columns(batch))))
+
+    def end(self, end: RecordingEnd) -> None:  # noqa: ARG002 - an Exporter's interface
+        """Put the file in its place. What else is known at the end is not an event, and is left out."""
+        self._file.close()
+
+    def abort(self) -> None:
+        """Leave no half-written file behind."""
+        self._file.discard()
+
+    def _columns(self, batch: EventBatch) -> list[Iterable[Any]]:
+        """Every placeholder of the template, for all rows."""
+
+        def shown(name: str) -> list[Any]:
+            return numbers(getattr(batch, name), NULLS[name], "null")
+
+        return [
+            self._kinds.of(batch.kind),
+            batch.time_unix_ns.tolist(),
+            shown("duration_ns"),
+            self._strings.of(batch.name),
+            self._strings.of(batch.module),
+            self._phases.of(batch.phase),
+            self._categories.of(batch.category),
+            self._devices.of(batch.device),
+            shown("step"),
+            shown("rank"),
+            self._strings.of(batch.thread),
+            shown("size_bytes"),
+            shown("allocated_bytes"),
+            shown("active_bytes"),
+            shown("reserved_bytes"),
+            shown("address"),
+        ]

@@ -1,0 +1,155 @@
+"""Writes Perfetto traces (`.pftrace`): steps, phases, modules and operators as slices, counters, markers."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from memexport.exporters import _perfetto_packets as packets
+from memexport.exporters import _titles
+from memexport.exporters._counters import CounterChanges
+from memexport.exporters._facts import Facts, about_end, about_recording
+from memexport.exporters._perfetto_interning import Interning, valid_utf8, write_vocabulary
+from memexport.exporters._perfetto_slices import SliceColumns
+from memexport.exporters._perfetto_tracks import Tracks
+from memexport.exporters._timeline import Timeline
+from memexport.exporters.destination import FileDestination
+from memexport.model import EventBatch, EventKind, RecordingEnd, RecordingInfo, Tables
+
+_MONOTONIC_COARSE: Final = 4
+_INSTANT: Final = 3
+
+
+class PerfettoExporter:
+    """One trace for ui.perfetto.dev and trace_processor.
+
+    All packets are on one sequence: names and values are interned for all ranks together. Each batch is one
+    compressed packet, so a file that was cut holds every batch before the cut. Slices of a thread nest as
+    their times do; those that overlap otherwise, or tie so that a stack cannot hold them, lie on a track
+    beside it.
+
+    Args:
+        destination: the file.
+        compress: write zlib-compressed packets: a third of the size, loaded as fast.
+    """
+
+    def __init__(self, destination: FileDestination, *, compress: bool = True) -> None:
+        self._destination = destination
+        self._compress = compress
+        self._counters = CounterChanges()
+        self._last_time_ns = 0
+
+    def begin(self, info: RecordingInfo, tables: Tables) -> None:
+        """Open the file. Everything else waits for the first batch, which says how many ranks there are."""
+        self._info = info
+        self._timeline = Timeline(info)
+        self._interning = Interning(tables.strings)
+        self._strings = tables.strings
+        self._tracks: Tracks | None = None
+        self._destination.open()
+
+    def write(self, batch: EventBatch) -> None:
+        """Write the batch's packets, and before them the names and tracks that they are the first to use."""
+        tracks = self._tracks or self._start(batch)
+        begin_ns, end_ns = self._timeline.place(batch)
+        self._last_time_ns = max(self._last_time_ns, int(end_ns.max(initial=0)))
+        events = self._slices.encode(batch, begin_ns, end_ns)
+        events += self._encode_markers(batch, begin_ns, tracks)
+        for changes in self._counters.of(batch, end_ns):
+            counters = ((tracks.counter(key), *change) for key, change in changes.counters.items())
+            events += packets.encode_counters(changes.time_ns, counters)
+        self._put(self._descriptions(tracks) + events)
+
+    def end(self, end: RecordingEnd) -> None:
+        """Write what is known only now, and put the file in its place."""
+        tracks = self._tracks or self._start(EventBatch(kind=np.empty(0, np.uint8)))
+        facts = about_end(end, self._counters.clipped_values, self._timeline.clipped_events)
+        last = self._encode_facts("recording end", self._last_time_ns, tracks, facts)
+        self._put(self._descriptions(tracks) + last)
+        self._destination.commit()
+
+    def abort(self) -> None:
+        """Leave no half-written file behind."""
+        self._destination.discard()
+
+    def _start(self, batch: EventBatch) -> Tracks:
+        """Write the packets that a trace begins with."""
+        tracks = self._tracks = Tracks(self._info, self._strings, _has_several_ranks(self._info, batch))
+        self._slices = SliceColumns(self._strings, self._interning, tracks)
+        self._timeline.place(batch)
+        facts = about_recording(self._info, self._timeline.origin_unix_ns or 0)
+        start = self._encode_facts("recording", 0, tracks, facts)
+        self._destination.write(_first_packets())
+        self._put(self._descriptions(tracks) + start)
+        return tracks
+
+    def _encode_markers(self, batch: EventBatch, begin_ns: npt.NDArray[np.int64], tracks: Tracks) -> bytes:
+        rows = np.flatnonzero(batch.kind == EventKind.MARKER)
+        if not len(rows):
+            return b""
+        track = np.fromiter(map(tracks.markers, batch.rank[rows].tolist()), np.int64, len(rows))
+        return packets.encode_instants(
+            begin_ns[rows], track, self._interning.names(_titles.ANNOTATION, batch.name[rows])
+        )
+
+    def _encode_facts(self, name: str, time_ns: int, tracks: Tracks, facts: Facts) -> bytes:
+        """An instant that carries the facts."""
+        from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
+
+        trace = Trace()
+        packet = trace.packet.add(timestamp=time_ns, trusted_packet_sequence_id=packets.SEQUENCE_ID)
+        packet.track_event.type = _INSTANT
+        packet.track_event.track_uuid = tracks.markers(-1)
+        packet.track_event.name = name
+        for fact, value in facts.items():
+            if isinstance(value, int):
+                packet.track_event.debug_annotations.add(name=fact, int_value=value)
+            elif value is not None:
+                packet.track_event.debug_annotations.add(name=fact, string_value=valid_utf8(value).decode())
+        encoded: bytes = trace.SerializeToString()
+        return encoded
+
+    def _descriptions(self, tracks: Tracks) -> bytes:
+        """The tracks and strings that were used since the last call for the first time."""
+        from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
+
+        trace = Trace()
+        for descriptor in tracks.pending:
+            trace.packet.add(trusted_packet_sequence_id=packets.SEQUENCE_ID, track_descriptor=descriptor)
+        tracks.pending.clear()
+        packet = trace.packet.add(
+            trusted_packet_sequence_id=packets.SEQUENCE_ID, sequence_flags=packets.NEEDS_INTERNED
+        )
+        if not self._interning.write_new(packet.interned_data):
+            del trace.packet[-1]
+        encoded: bytes = trace.SerializeToString()
+        return encoded
+
+    def _put(self, encoded: bytes) -> None:
+        if self._compress and encoded:
+            encoded = packets.compressed(encoded)
+        if encoded:
+            self._destination.write(encoded)
+
+
+def _has_several_ranks(info: RecordingInfo, batch: EventBatch) -> bool:
+    """Whether the recording is of several ranks; one that is of a single rank names it."""
+    ranks = np.unique(batch.rank[batch.rank >= 0])
+    return len(ranks) > 1 or (len(ranks) == 1 and info.rank is None and (info.world_size or 1) > 1)
+
+
+def _first_packets() -> bytes:
+    """The clock, and the start of the packet sequence."""
+    from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
+
+    trace = Trace()
+    packet = trace.packet.add(
+        trusted_packet_sequence_id=packets.SEQUENCE_ID, sequence_flags=packets.FIRST_ON_SEQUENCE
+    )
+    # Without `clocks`: a snapshot of real ones adds a group of tracks, and a lone process then stays closed.
+    packet.clock_snapshot.primary_trace_clock = _MONOTONIC_COARSE
+    write_vocabulary(packet.interned_data)
+    encoded: bytes = trace.SerializeToString()
+    return encoded

@@ -1,0 +1,161 @@
+"""Live capture: the one package, with `compat` and `integrations`, that imports torch."""
+
+from __future__ import annotations
+
+import os
+import sys
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from memexport import pipeline, registry
+from memexport.analysis.summary import Summary
+from memexport.errors import UsageError
+from memexport.tracker.session import Session
+
+if TYPE_CHECKING:
+    from memexport.exporters import Exporter
+
+
+class Tracker:
+    """Records what a training run does with memory, operator by operator, while it runs.
+
+    ```python
+    with memexport.Tracker(model, optimizer=optimizer, exporters=["run.memx"]) as tracker:
+        for batch in loader:
+            model(batch).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            tracker.step()
+    print(tracker.summary())
+    ```
+
+    Works on the CPU, under `FakeTensorMode` and on accelerators, whose own counters are read. It never
+    changes what the program computes, and never raises into it: if an exporter fails, or memexport itself does, there
+    is one warning and training goes on. Records the thread that starts it and the autograd engine's threads.
+
+    Args:
+        modules: the models whose parameters and buffers are known by name from the start. Modules that are
+            not given are met when they are first called.
+        optimizer: an optimizer, or several, whose state is registered at the start. Any optimizer's `step`
+            is recognised, given or not.
+        exporters: where to write while recording: paths (the suffix says the format; an existing file is
+            replaced) or objects like `memexport.exporters.Exporter`. None at all is fine: `summary` works.
+        flush_interval: seconds between writes; at most this much is lost when the process is killed.
+        step_at_optimizer: end a step after each `step()` of the first optimizer that runs, for programs that
+            cannot call `tracker.step()`.
+
+    Raises:
+        UsageError: no format fits a path.
+        OutputError: an output cannot be opened (when recording starts).
+    """
+
+    def __init__(
+        self,
+        *modules: nn.Module,
+        optimizer: torch.optim.Optimizer | Iterable[torch.optim.Optimizer] | None = None,
+        exporters: Sequence[str | os.PathLike[str] | Exporter] = (),
+        flush_interval: float = 1.0,
+        step_at_optimizer: bool = False,
+    ) -> None:
+        if flush_interval <= 0:
+            raise UsageError(f"flush_interval is {flush_interval}, but must be more than 0 seconds")
+        if isinstance(exporters, (str, os.PathLike)):
+            raise UsageError("exporters is a list", hint=f"exporters=[{os.fspath(exporters)!r}]")
+        self._modules = [weakref.ref(module) for module in modules]
+        given = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer or ())
+        self._optimizers = [weakref.ref(one) for one in given]
+        self._outputs = list(exporters)
+        for output in self._outputs:
+            if isinstance(output, (str, os.PathLike)):
+                registry.exporter_for(output)
+        self._flush_interval = flush_interval
+        self._step_at_optimizer = step_at_optimizer
+        self._running: Session | None = None
+        self._finished: Session | None = None
+
+    def start(self) -> Tracker:
+        """Begin to record. The same tracker can record again after `stop`, if its exporters can.
+
+        Raises:
+            UsageError: it is recording already.
+            OutputError: an output cannot be opened.
+        """
+        if self._running is not None:
+            raise UsageError("this tracker is recording already")
+        modules = [module for ref in self._modules if (module := ref()) is not None]
+        optimizers = [optimizer for ref in self._optimizers if (optimizer := ref()) is not None]
+        exporters = [_exporter(output) for output in self._outputs]
+        recording = Session(exporters, self._flush_interval, fake=_is_simulated(modules))
+        recording.start(modules, optimizers, step_at_optimizer=self._step_at_optimizer)
+        self._running = self._finished = recording
+        return self
+
+    def stop(self) -> None:
+        """Stop recording, write what is left and complete every output. Calling it twice does nothing.
+
+        Afterwards the process is as before: no hook, no mode, no thread is left.
+        """
+        recording, self._running = self._running, None
+        if recording is not None:
+            recording.stop()
+
+    def __enter__(self) -> Tracker:
+        return self.start()
+
+    def __exit__(self, exc_type: type[BaseException] | None, exc: BaseException | None, _tb: object) -> None:
+        if self._running is not None and exc_type is not None:
+            self._running.mark(f"exception: {exc_type.__name__}")
+        self.stop()
+
+    def step(self) -> None:
+        """A training step ends here, and the next one begins. Does nothing when not recording."""
+        if self._running is not None:
+            self._running.step()
+
+    def mark(self, name: str) -> None:
+        """Put a MARKER with this name here. Does nothing when not recording."""
+        if self._running is not None:
+            self._running.mark(name)
+
+    def summary(self) -> Summary:
+        """What has been recorded until now, summed up: `print` it, or take `.to_dict()`.
+
+        Raises:
+            UsageError: nothing has been recorded.
+        """
+        return self._recording().summary()
+
+    def usage(self, when: str = "current") -> dict[str, dict[str, int]]:
+        """Bytes per device and category, and their "total": "current", or at the "peak" of each device.
+
+        Raises:
+            UsageError: nothing has been recorded, or `when` is neither.
+        """
+        if when not in ("current", "peak"):
+            raise UsageError(f"usage of {when!r} is not known", hint='"current" or "peak"')
+        return self._recording().usage(when)
+
+    def _recording(self) -> Session:
+        if self._finished is None:
+            raise UsageError("nothing has been recorded yet", hint="tracker.start()")
+        return self._finished
+
+
+def _exporter(output: str | os.PathLike[str] | Exporter) -> Exporter:
+    if isinstance(output, (str, os.PathLike)):
+        return pipeline.exporter_to(output, overwrite=True, atomic=False)
+    return output
+
+
+def _is_simulated(modules: Sequence[nn.Module]) -> bool:
+    """Whether tensors take no memory: a FakeTensorMode is active, or a model was made under one."""
+    fake = sys.modules.get("torch._subclasses.fake_tensor")
+    if fake is None:
+        return False
+    if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
+        return True
+    return any(isinstance(p, fake.FakeTensor) for module in modules for p in module.parameters())

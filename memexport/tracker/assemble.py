@@ -1,0 +1,373 @@
+"""From raw rows to an `EventBatch`: whatever can be worked out after the fact, for many rows at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from memexport.model import COLUMNS, NULLS, EventBatch, EventKind, Phase
+from memexport.tracker import rows
+from memexport.tracker.rows import DEVICE_UNIT, LABEL_UNIT, ROW_DTYPE, Labels
+
+Ints = npt.NDArray[np.int64]
+Columns = dict[str, npt.NDArray[Any]]
+
+STEP = "step"
+START = "start"
+PEAK = "peak"
+BOUNDARY = "fw_bw_boundary"
+
+
+def _kinds(*kinds: int) -> npt.NDArray[np.bool_]:
+    return np.isin(np.arange(DEVICE_UNIT), kinds)
+
+
+# What is true of a kind of row, looked up by the kind.
+_MOVES = _kinds(rows.ALLOCATION, rows.RELEASE)
+_ABOUT_DEVICE = _kinds(rows.OPERATOR, rows.ALLOCATION, rows.RELEASE, rows.SAMPLE, rows.COUNTERS)
+_WORKS = _kinds(rows.OPERATOR, rows.BOUNDARY, rows.STEP)
+_SIGN = np.zeros(DEVICE_UNIT, np.int64)
+_SIGN[[rows.ALLOCATION, rows.RELEASE]] = 1, -1
+
+# Columns that the assembler fills with one value, or not at all.
+_CONSTANT = ("rank", "stack")
+
+
+@dataclass(frozen=True)
+class Derived:
+    """An event that follows from rows, and the row after which it stands."""
+
+    after: int
+    values: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A chunk of rows, taken apart; columns as in `rows`, times by `time.perf_counter_ns`."""
+
+    kind: npt.NDArray[np.uint8]
+    device: npt.NDArray[np.int32]
+    label: npt.NDArray[np.uint32]
+    phase: npt.NDArray[np.uint8]
+    module: npt.NDArray[np.uint32]
+    thread: npt.NDArray[np.uint32]
+    time: Ints
+    first: Ints
+    second: Ints
+
+    @staticmethod
+    def parse(chunk: bytes, labels: Labels) -> Rows:
+        """Read whole rows."""
+        raw = np.frombuffer(chunk, ROW_DTYPE)
+        code, context = raw["code"], raw["context"]
+        return Rows(
+            kind=(code & (DEVICE_UNIT - 1)).astype(np.uint8),
+            device=((code & (LABEL_UNIT - 1)) // DEVICE_UNIT).astype(np.int32),
+            label=code // LABEL_UNIT,
+            phase=np.array(labels.phases, np.uint8)[context],
+            module=np.array(labels.modules, np.uint32)[context],
+            thread=np.array(labels.threads, np.uint32)[context],
+            time=raw["time"].copy(),
+            first=raw["first"].copy(),
+            second=raw["second"].copy(),
+        )
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+
+class Assembler:
+    """Turns rows into batches, one chunk after another, and remembers what goes on from chunk to chunk.
+
+    Args:
+        labels: what codes and contexts stand for.
+        clock_offset_ns: Unix time minus `time.perf_counter_ns()`.
+        rank: written into every event; −1 for none.
+        has_counters: whether the device with this index has an allocator that is asked.
+    """
+
+    def __init__(
+        self, labels: Labels, clock_offset_ns: int, rank: int, has_counters: Callable[[int], bool]
+    ) -> None:
+        self._labels = labels
+        self._offset = clock_offset_ns
+        self._rank = rank
+        self._counters = DeviceCounters(labels, has_counters)
+        self._steps = Steps(labels)
+        self._phases = PhaseRuns(labels, [Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER], boundary=True)
+        self._recomputations = PhaseRuns(labels, [Phase.RECOMPUTE], boundary=False)
+
+    def batch(self, chunk: bytes) -> EventBatch:
+        """The events of a chunk of whole rows, in the order of the rows, with derived events among them."""
+        parsed = Rows.parse(chunk, self._labels)
+        columns = self._columns(parsed)
+        columns |= self._counters.columns(parsed)
+        columns["step"], derived = self._steps.read(parsed)
+        works = np.flatnonzero(_WORKS[parsed.kind])
+        derived += self._recomputations.read(parsed, works) + self._phases.read(parsed, works)
+        return self._merge(columns, np.flatnonzero(parsed.kind <= rows.MARKER), derived)
+
+    def last_batch(self, now: int) -> EventBatch:
+        """What is only known at the end: phases and the step still open, and each device's "peak"."""
+        derived = self._recomputations.close() + self._phases.close() + self._steps.close(now)
+        derived += self._counters.peak_markers()
+        nothing = {name: np.empty(0, dtype) for name, dtype in COLUMNS.items() if name not in _CONSTANT}
+        return self._merge(nothing, np.empty(0, np.intp), derived)
+
+    def _columns(self, chunk: Rows) -> Columns:
+        """The columns that rows carry as they are."""
+        labels, kind = self._labels, chunk.kind
+        is_operator = kind == rows.OPERATOR
+        moves = _MOVES[kind]
+        size = np.where(moves, chunk.first, NULLS["size_bytes"])
+        return {
+            "kind": kind,
+            "time_unix_ns": chunk.time + self._offset,
+            "duration_ns": np.where(is_operator | (kind == rows.SPAN), chunk.first - chunk.time, 0),
+            "name": np.array(labels.names, np.uint32)[chunk.label],
+            "module": chunk.module,
+            "thread": chunk.thread,
+            "phase": chunk.phase,
+            "category": np.array(labels.categories, np.uint8)[chunk.label],
+            "device": np.where(_ABOUT_DEVICE[kind], chunk.device, np.int32(NULLS["device"])),
+            "size_bytes": np.where(is_operator, chunk.second, size),
+            "address": np.where(moves, chunk.second, 0).view(np.uint64),
+        }
+
+    def _merge(self, columns: Columns, keep: npt.NDArray[np.intp], derived: list[Derived]) -> EventBatch:
+        """The kept rows, and each derived event after its row."""
+        if derived:
+            order = np.argsort(np.concatenate([keep, [d.after for d in derived]]), kind="stable")
+            length = len(next(iter(columns.values())))
+            keep = np.concatenate([keep, length + np.arange(len(derived))])[order]
+            columns = {name: self._extended(name, values, derived) for name, values in columns.items()}
+        return EventBatch(**{name: values[keep] for name, values in columns.items()}, rank=self._rank)
+
+    def _extended(self, name: str, values: npt.NDArray[Any], derived: list[Derived]) -> npt.NDArray[Any]:
+        offset = self._offset if name == "time_unix_ns" else 0
+        more = [d.values.get(name, NULLS[name]) + offset for d in derived]
+        return np.concatenate([values, np.array(more, COLUMNS[name]).astype(values.dtype)])
+
+
+@dataclass
+class _Device:
+    """One device: what is tracked there now, and the highest `allocated` so far with where it was."""
+
+    has_counters: bool
+    tracked: int = 0
+    peak: int = -1
+    peak_values: dict[str, int] | None = None
+
+
+class DeviceCounters:
+    """The counters after each row, per device, and where they peaked.
+
+    A device with an allocator of its own is asked after each of its operators; between, its counters are
+    unknown. On any other, `allocated` is the sum of the live storages and `active` the same; nothing is
+    reserved there that anyone could count.
+    """
+
+    def __init__(self, labels: Labels, has_counters: Callable[[int], bool]) -> None:
+        self._has_counters = has_counters
+        self._devices: list[_Device] = []
+        self._peak_name = labels.tables.strings.intern(PEAK)
+
+    def columns(self, chunk: Rows) -> Columns:
+        """`allocated_bytes`, `active_bytes`, `reserved_bytes`."""
+        unknown = np.full((3, len(chunk)), NULLS["allocated_bytes"], np.int64)
+        about_device = _ABOUT_DEVICE[chunk.kind]
+        several = bool(chunk.device.any())
+        for index in range(int(chunk.device.max(initial=0)) + 1):
+            if index == len(self._devices):
+                self._devices.append(_Device(self._has_counters(index)))
+            here = np.flatnonzero(about_device & (chunk.device == index) if several else about_device)
+            if len(here):
+                self._fill(self._devices[index], chunk, here, unknown)
+        allocated, active, reserved = unknown
+        return {"allocated_bytes": allocated, "active_bytes": active, "reserved_bytes": reserved}
+
+    def peak_markers(self) -> list[Derived]:
+        """A MARKER "peak" for each device on which anything was counted."""
+        return [Derived(0, d.peak_values) for d in self._devices if d.peak_values is not None]
+
+    def _fill(self, device: _Device, chunk: Rows, here: Ints, counters: Ints) -> None:
+        if device.has_counters:
+            read = np.flatnonzero(chunk.kind[here] == rows.COUNTERS)
+            read = read[read > 0]  # one whose row went with the last chunk has nothing to stand with
+            counters[:, here[read - 1]] = np.stack((chunk.time, chunk.first, chunk.second))[:, here[read]]
+        else:
+            kind, size = chunk.kind[here], chunk.first[here]
+            tracked = device.tracked + np.cumsum(size * _SIGN[kind])
+            device.tracked = int(tracked[-1])
+            counters[0, here] = counters[1, here] = tracked
+        self._note_peak(device, chunk, here, counters)
+
+    def _note_peak(self, device: _Device, chunk: Rows, here: Ints, counters: Ints) -> None:
+        at = int(here[counters[0, here].argmax()])
+        if counters[0, at] <= device.peak:
+            return
+        device.peak = int(counters[0, at])
+        ended = chunk.first[at] if chunk.kind[at] == rows.OPERATOR else chunk.time[at]
+        device.peak_values = {
+            "kind": EventKind.MARKER,
+            "time_unix_ns": int(ended),
+            "duration_ns": 0,
+            "name": self._peak_name,
+            "device": int(chunk.device[at]),
+            "allocated_bytes": device.peak,
+            "active_bytes": int(counters[1, at]),
+            "reserved_bytes": int(counters[2, at]),
+            "module": int(chunk.module[at]),
+            "phase": int(chunk.phase[at]),
+            "thread": int(chunk.thread[at]),
+        }
+
+
+class Steps:
+    """Numbers the training steps, from 0, and makes a SPAN and a MARKER of each."""
+
+    def __init__(self, labels: Labels) -> None:
+        self._name = labels.tables.strings.intern(STEP)
+        self._step = 0
+        self._began: int | None = None
+        self._worked = False
+        self._thread = 0
+
+    def read(self, chunk: Rows) -> tuple[Ints, list[Derived]]:
+        """The column `step`, and the steps that end in this chunk."""
+        is_end = chunk.kind == rows.STEP
+        step = self._step + np.cumsum(is_end) - is_end
+        if self._began is None and len(chunk):
+            self._began = int(chunk.time[0])
+        works = np.flatnonzero(chunk.kind == rows.OPERATOR)
+        derived: list[Derived] = []
+        for end in np.flatnonzero(is_end).tolist():
+            self._thread = int(chunk.thread[end])
+            derived += self._end(end, int(chunk.time[end]))
+            self._worked = False
+        if len(works):
+            self._thread = int(chunk.thread[works[-1]])
+            self._worked |= not len(derived) or int(works[-1]) > derived[-1].after
+        return step, derived
+
+    def close(self, now: int) -> list[Derived]:
+        """The step that is open, if anything ran in it: without a marker, for nobody said that it ended."""
+        return self._end(0, now)[:1] if self._worked else []
+
+    def _end(self, row: int, now: int) -> list[Derived]:
+        began = self._began if self._began is not None else now
+        common = {"name": self._name, "step": self._step, "thread": self._thread}
+        span = {"kind": EventKind.SPAN, "time_unix_ns": began, "duration_ns": now - began, **common}
+        marker = {"kind": EventKind.MARKER, "time_unix_ns": now, "duration_ns": 0, **common}
+        self._began = now
+        self._step += 1
+        return [Derived(row, span), Derived(row, marker)]
+
+
+@dataclass
+class _Run:
+    """A phase that goes on in a thread."""
+
+    phase: Phase
+    began: int
+    ended: int
+    step: int
+
+
+class PhaseRuns:
+    """Makes a SPAN of each stretch of operators that a thread spends in one of `phases`.
+
+    RECOMPUTE counts as BACKWARD where it is not one of them: it happens inside it.
+
+    Args:
+        labels: what contexts stand for.
+        phases: those that become spans.
+        boundary: also make a MARKER where a forward turns into its backward.
+    """
+
+    def __init__(self, labels: Labels, phases: Sequence[Phase], *, boundary: bool) -> None:
+        self._boundary = boundary
+        intern = labels.tables.strings.intern
+        self._names = {phase: intern(phase.name.lower()) for phase in phases}
+        self._boundary_name = intern(BOUNDARY)
+        self._shown = np.array([phase if phase in phases else 0 for phase in Phase], np.uint8)
+        if Phase.RECOMPUTE not in phases:
+            self._shown[Phase.RECOMPUTE] = Phase.BACKWARD
+        self._open: dict[int, _Run] = {}
+        self._latest = Phase.UNKNOWN
+        self._step = 0
+
+    def read(self, chunk: Rows, works: npt.NDArray[np.intp]) -> list[Derived]:
+        """The spans that end in this chunk and the boundaries in it; `works` are the rows with a phase."""
+        shown = self._shown[chunk.phase[works]]
+        is_step = chunk.kind[works] == rows.STEP
+        shown[is_step] = 0  # no phase goes on from step to step
+        threads = chunk.thread[works]
+        derived: list[Derived] = []
+        for first, last in _runs(shown, threads):
+            begin, end = int(works[first]), int(works[last])
+            ended = int(max(chunk.first[works[first : last + 1]].max(), chunk.time[end]))
+            run = _Run(Phase(int(shown[first])), int(chunk.time[begin]), ended, self._step)
+            derived += self._go_on(int(threads[first]), run, begin)
+            self._step += int(np.count_nonzero(is_step[first : last + 1]))
+        return derived
+
+    def close(self) -> list[Derived]:
+        """The spans that are still open."""
+        derived = [self._span(0, thread, run) for thread, run in self._open.items()]
+        self._open.clear()
+        return derived
+
+    def _go_on(self, thread: int, run: _Run, row: int) -> list[Derived]:
+        """A stretch of one phase in one thread: more of what is open there, or something new."""
+        before = self._open.get(thread)
+        if before is not None and before.phase == run.phase:
+            before.ended = max(before.ended, run.ended)
+            return []
+        derived = []
+        if before is not None:
+            derived.append(self._span(row, thread, self._open.pop(thread)))
+        if run.phase is not Phase.UNKNOWN:
+            self._open[thread] = run
+            if self._boundary and run.phase is Phase.BACKWARD and self._latest is Phase.FORWARD:
+                derived.append(self._boundary_marker(row, thread, run))
+            self._latest = run.phase
+        return derived
+
+    def _span(self, row: int, thread: int, run: _Run) -> Derived:
+        values = {
+            "kind": EventKind.SPAN,
+            "time_unix_ns": run.began,
+            "duration_ns": run.ended - run.began,
+            "name": self._names[run.phase],
+            "phase": run.phase,
+            "step": run.step,
+            "thread": thread,
+        }
+        return Derived(row, values)
+
+    def _boundary_marker(self, row: int, thread: int, run: _Run) -> Derived:
+        values = {
+            "kind": EventKind.MARKER,
+            "time_unix_ns": run.began,
+            "duration_ns": 0,
+            "name": self._boundary_name,
+            "phase": run.phase,
+            "step": run.step,
+            "thread": thread,
+        }
+        return Derived(row, values)
+
+
+def _runs(shown: npt.NDArray[np.uint8], threads: npt.NDArray[np.uint32]) -> list[tuple[int, int]]:
+    """First and last index of each stretch of equal phase and thread."""
+    if not len(shown):
+        return []
+    changes = np.flatnonzero((shown[1:] != shown[:-1]) | (threads[1:] != threads[:-1]))
+    firsts = np.concatenate([[0], changes + 1]).tolist()
+    lasts = np.concatenate([changes, [len(shown) - 1]]).tolist()
+    return list(zip(firsts, lasts, strict=True))

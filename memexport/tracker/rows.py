@@ -1,0 +1,106 @@
+"""The raw log of a running tracker: fixed-size binary rows, appended by the training threads.
+
+A row is five numbers (`ROW`): a code, a context, and three integers whose meaning depends on the row's kind.
+Appending one is a `struct.pack` and a `bytearray.extend`, both atomic under the interpreter's lock: no lock
+of our own, no per-event Python object, 32 bytes a row until the drain thread takes it.
+
+    kind          time          first         second
+    OPERATOR      began         ended         net bytes
+    ALLOCATION    when          bytes         storage id
+    RELEASE       when          bytes         storage id
+    SPAN          began         ended         0             a module call
+    MARKER        when          0             0
+    SAMPLE        when          0             0             a COUNTERS row follows
+    COUNTERS      allocated     active        reserved      of the code's device, for the row before it there
+    STEP          when          0             0             a training step ended
+    BOUNDARY      when          when          0             an outermost module or optimizer began or ended
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from typing import Final
+
+import numpy as np
+
+from memexport.model import Category, EventKind, Tables
+
+ROW: Final = struct.Struct("<IIqqq")
+ROW_DTYPE: Final = np.dtype(
+    [("code", "<u4"), ("context", "<u4"), ("time", "<i8"), ("first", "<i8"), ("second", "<i8")]
+)
+
+OPERATOR: Final = int(EventKind.OPERATOR)
+ALLOCATION: Final = int(EventKind.ALLOCATION)
+RELEASE: Final = int(EventKind.RELEASE)
+SAMPLE: Final = int(EventKind.SAMPLE)
+SPAN: Final = int(EventKind.SPAN)
+MARKER: Final = int(EventKind.MARKER)
+COUNTERS: Final = 8
+STEP: Final = 9
+BOUNDARY: Final = 10
+
+# A code is kind + device × 16 + label × 1024: the hot path adds these, the drain thread takes them apart.
+DEVICE_UNIT: Final = 16
+MAX_DEVICES: Final = 64
+LABEL_UNIT: Final = DEVICE_UNIT * MAX_DEVICES
+
+
+class Labels:
+    """What a row's code and context stand for. The hot path extends the tables, the drain thread looks up.
+
+    A label is a name (operator, module class, marker) with a category; a context is where something happened:
+    module, phase, thread. Both are interned, so their number is bounded by the program, not by its running
+    time.
+    """
+
+    def __init__(self, tables: Tables) -> None:
+        self.tables = tables
+        self.names: list[int] = []
+        self.categories: list[int] = []
+        self.modules: list[int] = []
+        self.phases: list[int] = []
+        self.threads: list[int] = []
+        # Reentrant: a storage may be released, and its thread be seen for the first time, while it is held.
+        self._growing = threading.RLock()
+        self._labels: dict[tuple[str | None, Category], int] = {}
+        self._contexts: dict[tuple[str | None, int, str], int] = {}
+
+    def code(self, kind: int, name: str | None, category: Category = Category.UNKNOWN) -> int:
+        """The code of rows of this kind and label on device 0."""
+        key = (name, category)
+        label = self._labels.get(key)
+        if label is None:
+            label = self._add_label(key)
+        return label * LABEL_UNIT + kind
+
+    def context(self, module: str | None, phase: int, thread: str) -> int:
+        """The number of this context; `phase` is a plain integer of `Phase`, which hashes faster."""
+        key = (module, phase, thread)
+        context = self._contexts.get(key)
+        if context is None:
+            context = self._add_context(key)
+        return context
+
+    def _add_label(self, key: tuple[str | None, Category]) -> int:
+        name, category = key
+        with self._growing:
+            if key not in self._labels:
+                self.names.append(self._intern(name))
+                self.categories.append(category)
+                self._labels[key] = len(self.names) - 1
+            return self._labels[key]
+
+    def _add_context(self, key: tuple[str | None, int, str]) -> int:
+        module, phase, thread = key
+        with self._growing:
+            if key not in self._contexts:
+                self.modules.append(self._intern(module))
+                self.phases.append(phase)
+                self.threads.append(self._intern(thread))
+                self._contexts[key] = len(self.threads) - 1
+            return self._contexts[key]
+
+    def _intern(self, string: str | None) -> int:
+        return 0 if string is None else self.tables.strings.intern(string)

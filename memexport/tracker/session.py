@@ -1,0 +1,203 @@
+"""One stretch of recording, from start to stop: capture, assembly, summary and export put together."""
+
+from __future__ import annotations
+
+import gc
+import os
+import platform
+import socket
+import sys
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+import memexport
+from memexport.analysis.summary import Summary, SummaryFold
+from memexport.exporters import Exporter
+from memexport.model import Category, Device, RecordingEnd, RecordingInfo, Tables
+from memexport.tracker import counters
+from memexport.tracker.assemble import START, Assembler
+from memexport.tracker.capture import Capture
+from memexport.tracker.modules import nodes_below
+from memexport.tracker.rows import Labels
+from memexport.tracker.stream import DrainThread, ExportThread
+
+
+class Session:
+    """What a `Tracker` runs between `start` and `stop`; its summary can still be asked for afterwards.
+
+    Args:
+        exporters: where batches go; they are used up.
+        flush_interval: seconds between writes.
+        fake: tensors are simulated: they take no memory, and no real allocator is asked.
+    """
+
+    def __init__(self, exporters: Sequence[Exporter], flush_interval: float, *, fake: bool) -> None:
+        self._fake = fake
+        self._pid = os.getpid()
+        self._tables = Tables()
+        self._labels = Labels(self._tables)
+        self._capture = Capture(self._labels, fake=fake)
+        self._info = _describe_process(flush_interval, fake=fake)
+        self._fold = SummaryFold(self._info, self._tables)
+        self._assembler = Assembler(
+            self._labels,
+            clock_offset_ns=time.time_ns() - time.perf_counter_ns(),
+            rank=-1 if self._info.rank is None else self._info.rank,
+            has_counters=lambda index: self._capture.device_readers[index] is not None,
+        )
+        self._export = ExportThread(exporters)
+        self._drain = DrainThread(self._capture.log_bytes, self._take, flush_interval)
+        self._stopping = False
+        self._leading_optimizer: weakref.ref[torch.optim.Optimizer] | None = None
+
+    def start(
+        self,
+        modules: Sequence[nn.Module],
+        optimizers: Sequence[torch.optim.Optimizer],
+        *,
+        step_at_optimizer: bool,
+    ) -> None:
+        """Open the outputs, log what lives already, and begin to watch.
+
+        Raises:
+            OutputError: an output cannot be opened; nothing is left running.
+        """
+        self._export.begin(self._info, self._tables)
+        self._register_models(modules)
+        self._register_optimizers(optimizers)
+        self._capture.register(self._other_tensors(), Category.UNATTRIBUTED, None)
+        self._capture.sample()
+        self._capture.mark(START)
+        if step_at_optimizer:
+            self._capture.on_optimizer_step = self._optimizer_stepped
+        _watched.add(self._capture)
+        self._drain.start()
+        self._capture.start()
+
+    def stop(self) -> None:
+        """Stop watching, write what is left, complete the outputs."""
+        self._capture.stop()
+        _watched.discard(self._capture)
+        if os.getpid() != self._pid:
+            return  # a forked child: the files are its parent's
+        self._stopping = True
+        self._drain.stop()
+        last = self._assembler.last_batch(time.perf_counter_ns())
+        self._fold.add(last)
+        self._export.put(last, wait=True)
+        self._export.end(self._end)
+
+    def step(self) -> None:
+        """A training step ends."""
+        self._capture.step()
+
+    def mark(self, name: str) -> None:
+        """Put a MARKER here."""
+        self._capture.mark(name)
+
+    def summary(self) -> Summary:
+        """Everything until now, summed up."""
+        self._catch_up()
+        return self._fold.result(self._end())
+
+    def usage(self, when: str) -> dict[str, dict[str, int]]:
+        """Bytes per device and category, "current" or at the "peak"."""
+        self._catch_up()
+        return self._fold.usage(when)
+
+    def _catch_up(self) -> None:
+        if not self._stopping and os.getpid() == self._pid:
+            self._drain.flush()
+
+    def _take(self, chunk: bytes) -> None:
+        """Runs in the drain thread, or in whichever flushes."""
+        for device in self._capture.devices[len(self._info.devices) :]:
+            self._info.devices.append(
+                Device(device.type, device.index) if self._fake else counters.describe(device)
+            )
+        batch = self._assembler.batch(chunk)
+        self._fold.add(batch)
+        self._export.put(batch, wait=self._stopping)
+
+    def _end(self) -> RecordingEnd:
+        warnings = list(self._export.failures)
+        if self._capture.failed is not None:
+            warnings.append(f"recording stopped before the program did: {self._capture.failed!r}")
+        real = [] if self._fake else self._capture.devices
+        retries, ooms = counters.retries_and_ooms(real)
+        return RecordingEnd(tuple(warnings), self._export.dropped_events, retries, ooms)
+
+    def _optimizer_stepped(self, optimizer: torch.optim.Optimizer) -> None:
+        if self._leading_optimizer is None or self._leading_optimizer() is None:
+            self._leading_optimizer = weakref.ref(optimizer)
+        if self._leading_optimizer() is optimizer:
+            self._capture.step()
+
+    # ---- what lives before the start
+
+    def _register_models(self, modules: Sequence[nn.Module]) -> None:
+        for root in modules:
+            for module, node in nodes_below(self._capture.tree.add_root(root)):
+                parameters = [p for p in module._parameters.values() if p is not None]
+                gradients = [p.grad for p in parameters if p.grad is not None]
+                buffers = [b for b in module._buffers.values() if b is not None]
+                self._capture.register(parameters, Category.PARAMETER, node)
+                self._capture.register(gradients, Category.GRADIENT, node)
+                self._capture.register(buffers, Category.BUFFER, node)
+
+    def _register_optimizers(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        for optimizer in optimizers:
+            for state in list(optimizer.state.values()):
+                tensors = [value for value in state.values() if isinstance(value, torch.Tensor)]
+                self._capture.register(tensors, Category.OPTIMIZER_STATE, None)
+
+    def _other_tensors(self) -> Iterator[torch.Tensor]:
+        """Every tensor that Python knows of and that takes memory in the way this session counts."""
+        fake_tensor = sys.modules.get("torch._subclasses.fake_tensor")
+        for candidate in gc.get_objects():
+            if not issubclass(type(candidate), torch.Tensor):
+                continue
+            is_fake = fake_tensor is not None and isinstance(candidate, fake_tensor.FakeTensor)
+            if is_fake == self._fake:
+                yield candidate
+
+
+_watched: weakref.WeakSet[Capture] = weakref.WeakSet()
+
+
+def _forget_in_child() -> None:
+    """A forked process (a DataLoader worker) has no drain thread: what it logged would only pile up."""
+    for capture in list(_watched):
+        capture.stop()
+        capture.log_bytes.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_in_child)
+
+
+def _describe_process(flush_interval: float, *, fake: bool) -> RecordingInfo:
+    return RecordingInfo(
+        producer="memexport",
+        producer_version=memexport.__version__,
+        start_time_unix_ns=time.time_ns(),
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        rank=_integer_variable("RANK"),
+        local_rank=_integer_variable("LOCAL_RANK"),
+        world_size=_integer_variable("WORLD_SIZE"),
+        torch_version=torch.__version__,
+        python_version=platform.python_version(),
+        command_line=tuple(getattr(sys, "orig_argv", sys.argv)),
+        options={"flush_interval": f"{flush_interval:g}", "fake": str(fake).lower()},
+    )
+
+
+def _integer_variable(name: str) -> int | None:
+    value: Any = os.environ.get(name, "")
+    return int(value) if value.isdigit() else None
