@@ -59,6 +59,9 @@ EXPAND = """async () => {
     closed.forEach(track => track.expand());
     await new Promise(resolve => setTimeout(resolve, 50));
   }
+  app.raf.scheduleFullRedraw();
+}"""
+HIDE_SIDEBAR = """() => {
   if (app.sidebar.visible) app.sidebar.toggleVisibility();
   app.raf.scheduleFullRedraw();
 }"""
@@ -130,9 +133,10 @@ class PerfettoUI:
 
     def screenshot(self, path: Path, *, expand: bool = True) -> None:
         """Write a PNG as high as the tracks need; with all groups open, or as the UI opens them."""
+        self._page.evaluate(HIDE_SIDEBAR)
         if expand:
             self._page.evaluate(EXPAND)
-            self._settle()
+        self._settle()
         size = self._page.viewport_size or {"width": 1600, "height": 1000}
         height = min(size["height"] + max(self._page.evaluate(WANTED_HEIGHT), 0), MAX_HEIGHT)
         self._page.set_viewport_size({"width": size["width"], "height": height})

@@ -8,12 +8,12 @@ from typing import Any, Final
 
 import numpy as np
 
+from memexport.analysis.breakdown import ModuleBytes, by_category, by_module
 from memexport.analysis.live import Allocations
 from memexport.analysis.place_fold import Counter, Moment, PlaceFold
 from memexport.analysis.places import Place, place_names, split_by_place
 from memexport.analysis.totals import Marker, OperatorTotal, Totals
 from memexport.model import (
-    Category,
     Clock,
     Column,
     EventBatch,
@@ -26,9 +26,6 @@ from memexport.model import (
 TOP: Final = 20
 """How many operators and modules a summary lists."""
 
-_UNATTRIBUTED: Final = Category.UNATTRIBUTED.name.lower()
-_EXPLAINING: Final = frozenset(Category) - {Category.UNKNOWN, Category.UNATTRIBUTED}
-
 
 @dataclass(frozen=True)
 class CounterSummary:
@@ -37,14 +34,6 @@ class CounterSummary:
     start: int
     peak: int
     end: int
-
-
-@dataclass(frozen=True)
-class ModuleBytes:
-    """What a module holds; module None: nothing says whose bytes these are."""
-
-    module: str | None
-    bytes: int
 
 
 @dataclass(frozen=True)
@@ -187,7 +176,7 @@ class SummaryFold:
             peak = which == "peak"
             live = _live_at(fold.peak) if peak else fold.live.live()
             total = allocated.peak if peak else allocated.end
-            categories = _by_category(live, total)
+            categories = by_category(live, total)
             usage[name] = {**categories, "total": sum(categories.values()) if total is None else total}
         return usage
 
@@ -241,15 +230,9 @@ class SummaryFold:
             peak_operator=moment.operator if moment else None,
             peak_module=moment.module if moment else None,
             peak_phase=moment.phase if moment else None,
-            categories_at_peak=_by_category(live, peak),
-            modules_at_peak=self._by_module(live, peak),
+            categories_at_peak=by_category(live, peak),
+            modules_at_peak=by_module(live, peak, self._tables.strings)[:TOP],
         )
-
-    def _by_module(self, live: Allocations, counter: int | None) -> tuple[ModuleBytes, ...]:
-        totals = _sums(live.columns["module"], _sizes(live))
-        totals[0] = totals.get(0, 0) + _unexplained(live, counter)
-        rows = [ModuleBytes(self._tables.strings.get(key), size) for key, size in totals.items() if size]
-        return tuple(sorted(rows, key=lambda row: (-row.bytes, row.module or ""))[:TOP])
 
     def _warnings(self, end: RecordingEnd, devices: Mapping[str, DeviceSummary]) -> Iterator[str]:
         if end.dropped_events:
@@ -271,29 +254,3 @@ def _counter(counter: Counter) -> CounterSummary | None:
     if counter.start is None or counter.peak is None or counter.end is None:
         return None
     return CounterSummary(counter.start, counter.peak, counter.end)
-
-
-def _by_category(live: Allocations, counter: int | None) -> dict[str, int]:
-    """Bytes by category, largest first; whatever the counter has beyond them is unattributed."""
-    named = {_UNATTRIBUTED: _unexplained(live, counter)}
-    for key, size in _sums(live.columns["category"], _sizes(live)).items():
-        # A category that only a later version of the model has explains nothing here.
-        name = Category(key).name.lower() if key in _EXPLAINING else _UNATTRIBUTED
-        named[name] = named.get(name, 0) + size
-    return {name: size for name, size in sorted(named.items(), key=lambda pair: (-pair[1], pair[0])) if size}
-
-
-def _sums(keys: Column, sizes: Column) -> dict[int, int]:
-    distinct, index = np.unique(keys, return_inverse=True)
-    sums = np.zeros(len(distinct), np.int64)
-    np.add.at(sums, index, sizes)
-    return dict(zip(distinct.tolist(), sums.tolist(), strict=True))
-
-
-def _sizes(live: Allocations) -> Column:
-    """Bytes; what is of unknown size counts as nothing, and so as unattributed."""
-    return np.maximum(live.columns["size_bytes"], 0)
-
-
-def _unexplained(live: Allocations, counter: int | None) -> int:
-    return 0 if counter is None else max(0, counter - int(_sizes(live).sum()))

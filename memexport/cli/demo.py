@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from memexport.cli.run import torch_required
 from memexport.cli.terminal import answer, say_written
+from memexport.errors import UsageError
 
 
 @click.command("demo")
@@ -18,8 +18,12 @@ def command(directory: Path, force: bool) -> None:
 
     It runs on the CPU and takes a few seconds. DIRECTORY is the working directory by default.
     """
-    with torch_required():
+    try:
         from memexport import demo
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise UsageError("the demo needs torch", hint="pip install 'memexport[torch]'") from error
     from memexport import pipeline
 
     written = demo.run(directory, overwrite=force)

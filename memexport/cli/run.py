@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
-from memexport import registry
-from memexport.cli.terminal import say_written
-from memexport.errors import UsageError
+from memexport.cli.terminal import say, say_written
 
 
 @click.command(
@@ -39,14 +35,15 @@ def command(outputs: tuple[str, ...], force: bool, module: bool, target: tuple[s
     Arguments, exit code and tracebacks are those of plain python.
     """
     written = list(outputs) or [default_output(target[0], module=module)]
-    for output in written:
-        # A wrong suffix must not come to light when the training is over.
-        registry.exporter_for(output)
-    before = {output: _state(output) for output in written}
+    # The script may change the working directory.
+    paths = [Path(output).absolute() for output in written]
+    before = [_state(path) for path in paths]
     exit_code = launch(list(target), module=module, outputs=written, overwrite=force)
-    for output in written:
-        if _state(output) != before[output]:
-            say_written(Path(output))
+    for path, state in zip(paths, before, strict=True):
+        if _state(path) not in (None, state):
+            say_written(path)
+        elif "torch" not in sys.modules:
+            say(f"memexport: {path.name} was not written: the program did not import torch")
     sys.exit(exit_code)
 
 
@@ -54,26 +51,12 @@ def launch(argv: list[str], *, module: bool, outputs: list[str], overwrite: bool
     """Run the target under the tracker, in this process; its exit code.
 
     Raises:
-        UsageError: torch is not installed.
+        UsageError: there is no such script, or a suffix means no format.
+        OutputError: an output exists and may not be replaced, or its folder is missing.
     """
-    with torch_required():
-        from memexport.tracker import launcher
+    from memexport import launcher
+
     return launcher.run(argv, as_module=module, outputs=outputs, overwrite=overwrite)
-
-
-@contextlib.contextmanager
-def torch_required() -> Iterator[None]:
-    """Around the imports of what needs torch.
-
-    Raises:
-        UsageError: it is not installed.
-    """
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise UsageError("tracking needs torch", hint="pip install 'memexport[torch]'") from error
 
 
 def default_output(target: str, *, module: bool) -> str:
@@ -82,9 +65,9 @@ def default_output(target: str, *, module: bool) -> str:
     return f"memexport-{stem}.{os.getpid()}.memx"
 
 
-def _state(path: str) -> tuple[int, int] | None:
+def _state(path: Path) -> tuple[int, int] | None:
     try:
-        stat = Path(path).stat()
+        stat = path.stat()
     except OSError:
         return None
     return stat.st_mtime_ns, stat.st_ino

@@ -80,18 +80,17 @@ class SliceLines:
 
     def of(self, batch: EventBatch, begin_ns: Ints, end_ns: Ints) -> Iterable[str]:
         """The slices, the last to end first: of two that begin at once, viewers take the first as outer."""
-        drawn = np.flatnonzero((batch.kind == EventKind.OPERATOR) | (batch.kind == EventKind.SPAN))
-        if not len(drawn):
+        events, drawn = _titles.drawn_as_slices(batch)
+        if not len(events):
             return ()
-        rows = drawn[::-1]
-        begin_ns, track = self._nested(batch.select(drawn), begin_ns[drawn], end_ns[drawn])
-        titles = _titles.titles(batch.select(rows), self._strings)
+        begin_ns, track = self._nested(events, begin_ns[drawn], end_ns[drawn])
+        titles = _titles.titles(events.select(np.s_[::-1]), self._strings)
         return lines(
             _SLICE,
             self._heads.of(titles.kind, titles.name),
             self._tracks.places.of(track[::-1]),
             *microseconds(begin_ns[::-1]),
-            *microseconds(end_ns[rows] - begin_ns[::-1]),
+            *microseconds(end_ns[drawn[::-1]] - begin_ns[::-1]),
             self._arguments.of(
                 titles.kind == _titles.OPERATOR, titles.text, titles.size_bytes != UNKNOWN_SIZE
             ),

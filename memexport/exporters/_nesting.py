@@ -47,18 +47,18 @@ class Nesting:
     def _draw_around_known(
         self, begin: Times, drawn: Times, fits: npt.NDArray[np.bool_], around: npt.NDArray[Any]
     ) -> None:
-        """Move those that begin together with a known slice to before it."""
+        """Move those around known slices to before where these are drawn; they are few, one a level."""
         place = np.searchsorted(self._begin, begin[around])
         known = place < len(self._begin)
-        known[known] = self._begin[place[known]] == begin[around[known]]
         earliest: dict[int, int] = {}
         for row, inner in zip(around[known].tolist(), place[known].tolist(), strict=True):
-            moved = earliest.get(inner, int(self._drawn[inner])) - 1
-            free_from = int(self._end[inner - 1]) if inner else 0
-            if moved >= free_from:
-                earliest[inner] = drawn[row] = moved
-            else:
-                fits[row] = False
+            drawn_inner = earliest.get(inner, int(self._drawn[inner]))
+            if begin[row] >= drawn_inner:
+                drawn[row] = drawn_inner - 1
+            # Where the one before ends, nothing may begin earlier.
+            fits[row] = drawn[row] >= (int(self._end[inner - 1]) if inner else 0)
+            if fits[row]:
+                earliest[inner] = int(drawn[row])
 
     def _remember(self, begin: Times, end: Times, drawn: Times) -> None:
         """Keep those that no later one is around."""

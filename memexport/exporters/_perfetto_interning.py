@@ -67,9 +67,9 @@ class Interning:
         """Put what was numbered since the last call into an InternedData message; whether there was any."""
         found = bool(self._new_names or self._new_texts)
         for iid, text in self._new_names:
-            interned_data.event_names.add(iid=iid, name=valid_utf8(text).decode())
+            interned_data.event_names.add(iid=iid, name=protobuf_text(text))
         for iid, text in self._new_texts:
-            interned_data.debug_annotation_string_values.add(iid=iid, str=valid_utf8(text))
+            interned_data.debug_annotation_string_values.add(iid=iid, str=protobuf_text(text).encode())
         self._new_names.clear()
         self._new_texts.clear()
         return found
@@ -83,6 +83,6 @@ def write_vocabulary(interned_data: Any) -> None:
         interned_data.debug_annotation_names.add(iid=iid, name=name)
 
 
-def valid_utf8(text: str) -> bytes:
-    """The text for a protobuf, which takes no lone surrogates; a name from a pickle may hold some."""
-    return text.encode("utf-8", "backslashreplace")
+def protobuf_text(text: str) -> str:
+    """The text with lone surrogates escaped, which protobuf refuses; a name from a pickle may hold some."""
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -13,7 +13,7 @@ from memexport.exporters._perfetto_interning import Interning
 from memexport.exporters._perfetto_packets import CLASS_IID, MODULE_IID, Slices, encode_slices
 from memexport.exporters._perfetto_tracks import Tracks
 from memexport.exporters._processes import thread_tracks
-from memexport.model import EventBatch, EventKind, StringTable
+from memexport.model import EventBatch, StringTable
 
 Ints = npt.NDArray[np.int64]
 
@@ -29,10 +29,10 @@ class SliceColumns:
 
     def encode(self, batch: EventBatch, begin_ns: Ints, end_ns: Ints) -> bytes:
         """The packets of all slices of the batch."""
-        drawn = (batch.kind == EventKind.OPERATOR) | (batch.kind == EventKind.SPAN)
-        if not drawn.any():
+        events, drawn = _titles.drawn_as_slices(batch)
+        if not len(events):
             return b""
-        slices = self._slices(batch.select(drawn), begin_ns[drawn], end_ns[drawn])
+        slices = self._slices(events, begin_ns[drawn], end_ns[drawn])
         return encode_slices(self._nested(slices))
 
     def _nested(self, slices: Slices) -> Slices:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from memexport.exporters._counters import CounterKey
+from memexport.exporters._perfetto_interning import protobuf_text
 from memexport.exporters._processes import Processes
 from memexport.model import RecordingInfo, StringTable
 
@@ -33,10 +34,10 @@ class Tracks:
         if key not in self._uuids:
             process = self._describe(key).process
             process.pid = self._processes.pid(rank)
-            process.process_name = self._processes.name(rank)
+            process.process_name = protobuf_text(self._processes.name(rank))
             if self._processes.is_own(rank):
-                process.process_labels.extend([self._info.host] if self._info.host else [])
-                process.cmdline.extend(self._info.command_line)
+                process.process_labels.extend([protobuf_text(self._info.host)] if self._info.host else [])
+                process.cmdline.extend(map(protobuf_text, self._info.command_line))
         return self._uuids[key]
 
     def thread(self, rank: int, thread: int) -> int:
@@ -48,7 +49,7 @@ class Tracks:
             descriptor = self._describe(key, parent)
             descriptor.thread.pid = pid
             descriptor.thread.tid = pid + place  # tid == pid is what makes a thread the main one
-            descriptor.thread.thread_name = self._processes.thread_name(thread)
+            descriptor.thread.thread_name = protobuf_text(self._processes.thread_name(thread))
             self._thread_names[descriptor.uuid] = parent, descriptor.thread.thread_name
         return self._uuids[key]
 
@@ -62,9 +63,12 @@ class Tracks:
 
     def markers(self, rank: int) -> int:
         """The track of the rank's instants."""
-        key = ("markers", self._processes.known_rank(rank))
+        rank = self._processes.known_rank(rank)
+        key = ("markers", rank)
         if key not in self._uuids:
-            self._describe(key, self.process(rank)).name = "markers"
+            # A recording of several ranks has no process of its own.
+            parent = None if self._several_ranks and rank < 0 else self.process(rank)
+            self._describe(key, parent).name = "markers"
         return self._uuids[key]
 
     def counter(self, counter: CounterKey) -> int:

@@ -13,6 +13,8 @@ from memexport.model import UNKNOWN_SIZE, EventBatch, EventKind, Phase, StringTa
 SliceKind = Literal["operator", "module", "phase", "step", "annotation"]
 SLICE_KINDS: Final[tuple[SliceKind, ...]] = ("operator", "module", "phase", "step", "annotation")
 
+_SLICE_COLUMNS: Final = ("kind", "name", "module", "thread", "phase", "step", "rank", "size_bytes")
+
 OPERATOR, MODULE, PHASE, STEP, ANNOTATION = range(5)
 
 
@@ -53,6 +55,12 @@ class Titles:
     name: npt.NDArray[Any]
     text: npt.NDArray[Any]
     size_bytes: npt.NDArray[Any]
+
+
+def drawn_as_slices(batch: EventBatch) -> tuple[EventBatch, npt.NDArray[np.intp]]:
+    """The OPERATORs and SPANs with only those columns that say what and where they are, and their places."""
+    rows = np.flatnonzero((batch.kind == EventKind.OPERATOR) | (batch.kind == EventKind.SPAN))
+    return EventBatch(**{name: getattr(batch, name)[rows] for name in _SLICE_COLUMNS}), rows
 
 
 def titles(events: EventBatch, strings: StringTable) -> Titles:

@@ -31,6 +31,7 @@ log = logging.getLogger("memexport")
 
 _graph_task: Callable[[], int] = torch._C._current_graph_task_id
 _current_node: Callable[[], Any] = torch._C._current_autograd_node
+_is_compiling: Callable[[], bool] = torch.compiler.is_compiling
 _NO_TASK = -1
 """What `_graph_task` says outside the autograd engine."""
 _LOOK_AGAIN = -2
@@ -111,7 +112,10 @@ class _Operator:
         self.function = function  # keeps its id from being used again
         # What OpOverload.__call__ calls: a Python frame less, 0.25 µs.
         self.call = function._op if type(function) is torch._ops.OpOverload else function
-        self.code = labels.code(rows.OPERATOR, name)
+        # A simulated tensor's `.device` is asked through the dispatcher, as prim.device; profiler annotations
+        # come that way too. Neither works on memory.
+        ignored = name.startswith(("prim.", "profiler."))
+        self.code = labels.code(rows.IGNORED if ignored else rows.OPERATOR, name)
         self.allocation_code = labels.code(rows.ALLOCATION, name, Category.UNATTRIBUTED)
         self.resizes = name.startswith(("aten.resize", "aten.set_")) or "out" in name.rpartition(".")[2]
 
@@ -120,6 +124,11 @@ class _DispatchMode(TorchDispatchMode):
     """Calls the function it was given for every operator."""
 
     supports_higher_order_operators = True
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let `torch.compile` work as without us; what runs inside a compiled region is not seen."""
+        return True
 
     def __init__(self, dispatch: Callable[..., Any]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's is not annotated
@@ -477,6 +486,8 @@ class Capture:
     # ---- modules
 
     def _module_starts(self, module: nn.Module, args: Any) -> None:
+        if _is_compiling():  # torch.compile would take this hook for a part of the model
+            return
         try:
             thread = self._threads.get(threading.get_ident()) or self._thread()
             task = _graph_task()
@@ -491,6 +502,8 @@ class Capture:
             self._fail(error)
 
     def _module_ends(self, module: nn.Module, _args: Any, _result: Any) -> None:
+        if _is_compiling():
+            return
         try:
             thread = self._threads.get(threading.get_ident()) or self._thread()
             for depth in range(len(thread.frames) - 1, -1, -1):

@@ -65,7 +65,9 @@ class ModuleTree:
     def __init__(self) -> None:
         self._roots: list[ModuleNode] = []
         self._called: dict[int, ModuleNode] = {}
-        self._parameters: dict[int, tuple[weakref.ref[torch.Tensor], ModuleNode | None]] = {}
+        # By id: where a parameter is, as its module's node and its name there. Weak references to the
+        # parameters themselves would make `torch.utils.swap_tensors` refuse them.
+        self._parameters: dict[int, tuple[ModuleNode, str] | None] = {}
 
     def add_root(self, module: nn.Module) -> ModuleNode:
         """Make the module a root (the same node if it is one) and own the parameters below it."""
@@ -94,12 +96,21 @@ class ModuleTree:
 
     def owner_of_parameter(self, parameter: torch.Tensor) -> ModuleNode | None:
         """The module that has this parameter, the first in `named_modules()`; None if none has."""
-        owned = self._parameters.get(id(parameter))
-        if owned is None or owned[0]() is not parameter:
+        if not self._is_placed(parameter) and self._parameters.get(id(parameter), ()) is not None:
             for root in self._roots:  # it may have been added since
                 self._own_parameters(root)
-            owned = self._parameters.setdefault(id(parameter), (weakref.ref(parameter), None))
-        return owned[1]
+            if not self._is_placed(parameter):
+                self._parameters[id(parameter)] = None
+        place = self._parameters[id(parameter)]
+        return place[0] if place is not None else None
+
+    def _is_placed(self, parameter: torch.Tensor) -> bool:
+        """Whether the parameter is still where it was found."""
+        place = self._parameters.get(id(parameter))
+        if place is None:
+            return False
+        module = place[0].module()
+        return module is not None and module._parameters.get(place[1]) is parameter
 
     def _locate(self, module: nn.Module, places: list[ModuleNode]) -> ModuleNode:
         for place in places:
@@ -118,10 +129,9 @@ class ModuleTree:
 
     def _own_parameters(self, root: ModuleNode) -> None:
         for module, node in nodes_below(root):
-            for parameter in module._parameters.values():
-                known = self._parameters.get(id(parameter))
-                if parameter is not None and (known is None or known[0]() is not parameter):
-                    self._parameters[id(parameter)] = (weakref.ref(parameter), node)
+            for name, parameter in module._parameters.items():
+                if parameter is not None and not self._is_placed(parameter):
+                    self._parameters[id(parameter)] = (node, name)
 
 
 def nodes_below(root: ModuleNode) -> Iterator[tuple[nn.Module, ModuleNode]]:

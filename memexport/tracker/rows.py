@@ -14,6 +14,7 @@ of our own, no per-event Python object, 32 bytes a row until the drain thread ta
     COUNTERS      allocated     active        reserved      of the code's device, for the row before it there
     STEP          when          0             0             a training step ended
     BOUNDARY      when          when          0             an outermost module or optimizer began or ended
+    IGNORED       began         ended         net bytes     a dispatched call that works on no memory
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ MARKER: Final = int(EventKind.MARKER)
 COUNTERS: Final = 8
 STEP: Final = 9
 BOUNDARY: Final = 10
+IGNORED: Final = 11
 
 # A code is kind + device × 16 + label × 1024: the hot path adds these, the drain thread takes them apart.
 DEVICE_UNIT: Final = 16

@@ -156,10 +156,8 @@ class Bench:
         return path, seconds(once, self._repeat)
 
     def _report(self, label: str, took: float) -> None:
-        events = len(self._events)
-        print(
-            f"{label}: {took / self._operators * 1e6:.2f} µs an operator, {events / took / 1e6:.2f} million events/s"
-        )
+        per_operator, rate = took / self._operators * 1e6, len(self._events) / took / 1e6
+        print(f"{label}: {per_operator:.2f} µs an operator, {rate:.2f} million events/s")
 
 
 def measure_memory(operators: int, folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 from hypothesis import strategies as st
@@ -12,38 +13,54 @@ Event = dict[str, Any]
 INTERNED = ("name", "module")
 
 # Few values each, so that addresses are reused, maxima tie and markers meet.
-events = st.fixed_dictionaries(
-    {
-        "kind": st.sampled_from(list(EventKind)),
-        "time_unix_ns": st.integers(0, 50),
-        "duration_ns": st.integers(-1, 5),
-        "name": st.sampled_from([None, "aten.mm.default", "aten.add.Tensor", "step", "start", "peak"]),
-        "module": st.sampled_from([None, "layers.0", "layers.1", "Net"]),
-        "phase": st.sampled_from(list(Phase)),
-        "category": st.sampled_from(list(Category)),
-        "device": st.integers(-1, 2),
-        "step": st.integers(-1, 3),
-        "rank": st.sampled_from([-1, -1, 0, 1]),
-        "size_bytes": st.sampled_from([UNKNOWN_SIZE, 0, 1, 10, 100, 1000]),
-        "allocated_bytes": st.sampled_from([-1, 0, 5, 10, 100, 1000, 1100]),
-        "active_bytes": st.sampled_from([-1, 0, 5, 100, 2000]),
-        "reserved_bytes": st.sampled_from([-1, 0, 4096, 8192]),
-        "address": st.integers(0, 4),
-    }
-)
+VALUES: dict[str, list[Any]] = {
+    "kind": [EventKind.ALLOCATION, EventKind.RELEASE] * 3 + list(EventKind),
+    "time_unix_ns": list(range(50)),
+    "duration_ns": [-1, 0, 5],
+    "name": [None, "aten.mm.default", "aten.add.Tensor", "step", "start", "peak"],
+    "module": [None, "layers.0", "layers.1", "Net"],
+    "phase": list(Phase),
+    "category": list(Category),
+    "device": [0, 0, 0, 1, 2, -1],
+    "step": [-1, 0, 1, 2],
+    "rank": [-1, -1, -1, 0, 1],
+    "size_bytes": [UNKNOWN_SIZE, 0, 1, 10, 100, 1000],
+    "allocated_bytes": [-1, 0, 5, 10, 100, 1000, 1100],
+    "active_bytes": [-1, 0, 5, 100, 2000],
+    "reserved_bytes": [-1, 0, 4096, 8192],
+    "address": [0, 1, 1, 2, 2, 3],
+}
+
+events = st.fixed_dictionaries({name: st.sampled_from(values) for name, values in VALUES.items()})
 
 
-@st.composite
-def operator_changes(draw: st.DrawFn) -> Event:
-    """An event in which an operator may also have given memory back."""
-    event = draw(events)
-    if event["kind"] == EventKind.OPERATOR:
-        event["size_bytes"] = draw(st.sampled_from([UNKNOWN_SIZE, -1, -100, 0, 100]))
-    return event
+def _random_stream(seed: int) -> list[Event]:
+    """A long stream. Hypothesis draws short ones, in which little that was allocated is ever released."""
+    choose = random.Random(seed).choice
+    length = choose([10, 30, 80])
+    return [{name: choose(values) for name, values in VALUES.items()} for _ in range(length)]
 
 
-streams = st.lists(operator_changes(), max_size=60)
-one_place = st.lists(operator_changes().map(lambda event: {**event, "device": 0, "rank": -1}), max_size=60)
+def _with_changes(stream: list[Event]) -> list[Event]:
+    """Let an operator, unlike an allocation, also give memory back."""
+    return [
+        {**event, "size_bytes": -event["size_bytes"]}
+        if event["kind"] == EventKind.OPERATOR and event["size_bytes"] in (10, 100)
+        else event
+        for event in stream
+    ]
+
+
+def _on_one_place(stream: list[Event]) -> list[Event]:
+    return [{**event, "device": 0, "rank": -1} for event in stream]
+
+
+streams = st.one_of(
+    st.lists(events, max_size=40),
+    st.integers(0, 2**32).map(_random_stream),
+    st.integers(0, 2**32).map(_random_stream),
+).map(_with_changes)
+one_place = streams.map(_on_one_place)
 
 
 def event(kind: EventKind, **columns: Any) -> Event:

@@ -25,7 +25,7 @@ def expected_after(live, event):
         live.pop(event["address"], None)
 
 
-@given(one_place, st.integers(0, 60))
+@given(one_place, st.integers(0, 80))
 def test_what_is_live_after_each_event_equals_a_dict(stream, cut):
     tables, live_set, live = Tables(), LiveSet(), {}
     for piece in (stream[:cut], stream[cut:]):

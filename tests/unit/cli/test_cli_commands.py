@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import sys
-import types
 from pathlib import Path
 
 import pytest
@@ -172,16 +172,20 @@ def test_formats_lists_every_format_of_the_registry(memexport_cli):
 @pytest.fixture
 def launched(monkeypatch):
     """The calls of the launcher, which is replaced by one that writes its outputs and exits with 7."""
-    calls = []
+
+    class Calls(list):
+        before = staticmethod(lambda: None)
+
+    calls = Calls()
 
     def run(target, **options):
         calls.append((target, options))
+        calls.before()
         for output in options["outputs"]:
             Path(output).write_bytes(b"recorded")
         return 7
 
-    monkeypatch.setitem(sys.modules, "memexport.tracker.launcher", types.SimpleNamespace(run=run))
-    monkeypatch.setattr("memexport.tracker.launcher", types.SimpleNamespace(run=run), raising=False)
+    monkeypatch.setattr("memexport.launcher.run", run)
     return calls
 
 
@@ -196,9 +200,9 @@ def test_run_leaves_everything_after_the_script_to_the_script(memexport_cli, lau
         )
     ]
     assert result.exit_code == 7
-    assert [line.split()[:2] for line in result.stderr.splitlines()] == [
-        ["Wrote", "a.memx"],
-        ["Wrote", "b.pftrace"],
+    assert [line.split()[1].rpartition("/")[2] for line in result.stderr.splitlines()] == [
+        "a.memx",
+        "b.pftrace",
     ]
 
 
@@ -217,15 +221,38 @@ def test_run_names_its_output_after_the_script_and_the_process(memexport_cli, la
     assert (tmp_path / name).exists()
 
 
-def test_run_refuses_a_suffix_that_no_format_has_before_the_script_begins(memexport_cli, launched):
-    assert memexport_cli("run", "-o", "a.nonsense", "train.py").exit_code == 2
-    assert launched == []
+def test_run_says_where_the_files_are_when_the_script_changes_the_folder(memexport_cli, launched, tmp_path):
+    (tmp_path / "sub").mkdir()
+    launched.before = lambda: os.chdir("sub")
+    result = memexport_cli("run", "-o", tmp_path / "a.memx", "train.py")
+    assert f"Wrote {tmp_path / 'a.memx'}" in result.stderr
 
 
-def test_run_without_torch_says_how_to_get_it(memexport_cli, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch", None)
-    for name in [name for name in sys.modules if name.startswith("memexport.tracker")]:
+@pytest.mark.parametrize(
+    ("arguments", "exit_code"),
+    [
+        (["-o", "a.nonsense", "train.py"], 2),
+        (["-o", "a.memx", "missing.py"], 2),
+        (["-o", "old.pickle.memx", "train.py"], 4),
+        (["-o", "missing/a.memx", "train.py"], 4),
+    ],
+)
+def test_run_refuses_what_cannot_be_done_before_the_script_begins(
+    memexport_cli, tmp_path, arguments, exit_code
+):
+    (tmp_path / "train.py").write_text("open('began', 'w')")
+    (tmp_path / "old.pickle.memx").write_bytes(b"precious")
+    assert memexport_cli("run", *arguments).exit_code == exit_code
+    assert not (tmp_path / "began").exists()
+
+
+def test_the_demo_without_torch_says_how_to_get_it(memexport_cli, monkeypatch):
+    for name in [
+        name for name in sys.modules if name == "memexport.demo" or name.startswith("memexport.tracker")
+    ]:
         monkeypatch.delitem(sys.modules, name)
-    result = memexport_cli("run", "-o", "a.memx", "train.py")
+    monkeypatch.delattr("memexport.demo", raising=False)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    result = memexport_cli("demo")
     assert result.exit_code == 2
     assert "memexport[torch]" in result.stderr

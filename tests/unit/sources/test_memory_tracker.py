@@ -13,7 +13,8 @@ from legacy_pickles import LEGACY_CONV, pickled, stats
 
 from memexport.errors import InputError
 from memexport.model import UNKNOWN_SIZE, EventBatch, EventKind, Phase
-from memexport.sources.memory_tracker import MemoryTrackerSource, parse_name
+from memexport.sources._memory_tracker_events import parse_name
+from memexport.sources.memory_tracker import MemoryTrackerSource
 
 MIB = 1024 * 1024
 

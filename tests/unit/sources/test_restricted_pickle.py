@@ -35,6 +35,9 @@ class Calls:
     def __reduce__(self):
         return self.call
 
+    def __repr__(self):
+        return f"a call of {self.call[0].__name__}{self.call[1]}"
+
 
 class Persistent(pickle.Pickler):
     """Writes a persistent id for every string."""
@@ -97,6 +100,8 @@ def test_data_after_the_end_is_refused():
         Calls(eval, "1 / 0"),
         Calls(defaultdict, list),
         Calls(defaultdict, int, {}),
+        Calls(defaultdict, 7),
+        Calls(defaultdict, None, None),
         Calls(int, "7"),
         OrderedDict(a=1),
         datetime.datetime(2026, 1, 1),
@@ -158,6 +163,17 @@ def test_keys_that_are_tuples_are_refused_before_they_are_hashed():
         loads(b"\x80\x05}" + nested + b"Ns.")
 
 
+@pytest.mark.parametrize("key", [1.5, None, (1,), ()], ids=repr)
+def test_keys_of_any_other_type_are_refused(key):
+    with pytest.raises(PickleRefusedError, match="as key of a dict"):
+        loads(pickled({key: 1}))
+
+
+def test_a_dict_as_key_is_refused():
+    with pytest.raises(PickleRefusedError, match="a dict as key of a dict"):
+        loads(b"\x80\x05}}Ns.")
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -190,8 +206,9 @@ def test_keys_that_are_tuples_are_refused_before_they_are_hashed():
 def test_absurd_lengths_and_floods_are_refused_within_little_memory(data):
     tracemalloc.start()
     try:
-        with pytest.raises(PickleRefusedError):
+        with pytest.raises(PickleRefusedError) as error:
             loads(b"\x80\x05" + data + b".")
+        assert error.value.position < 200_000
         assert tracemalloc.get_traced_memory()[1] < 20_000_000
     finally:
         tracemalloc.stop()
