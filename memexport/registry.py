@@ -30,6 +30,7 @@ class Format:
         target: "module:Class" of the source or exporter.
         stability: "stable": scripts may depend on what it writes.
         summary: one line for `memexport formats`.
+        next_step: what to do with a file that was just written; `{path}` stands for it.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Format:
     target: str
     stability: Stability
     summary: str
+    next_step: str = ""
 
     def load(self) -> Callable[..., Any]:
         """Import the class."""
@@ -56,14 +58,18 @@ SOURCES: tuple[Format, ...] = (
 
 EXPORTERS: tuple[Format, ...] = (
     Format("archive", (".memx",), "memexport.exporters.archive:ArchiveExporter", "beta",
-           "memexport archive: everything, lossless, versioned"),
+           "memexport archive: everything, lossless, versioned",
+           "Look into it: memexport summary {path}"),
     Format("perfetto", (".pftrace", ".perfetto-trace"),
            "memexport.exporters.perfetto:PerfettoExporter", "beta",
-           "Perfetto trace: opens in ui.perfetto.dev"),
+           "Perfetto trace: opens in ui.perfetto.dev",
+           "Open it at https://ui.perfetto.dev"),
     Format("chrome", (".json", ".json.gz"), "memexport.exporters.chrome:ChromeExporter", "beta",
-           "Chrome trace JSON: opens in chrome://tracing and ui.perfetto.dev"),
+           "Chrome trace JSON: opens in chrome://tracing and ui.perfetto.dev",
+           "Open it at https://ui.perfetto.dev or in chrome://tracing"),
     Format("jsonl", (".jsonl", ".jsonl.gz"), "memexport.exporters.jsonl:JsonlExporter", "stable",
-           "one JSON object per event and line, for scripts"),
+           "one JSON object per event and line, for scripts",
+           "One event a line: head -n 3 {path}"),
 )  # fmt: skip
 
 

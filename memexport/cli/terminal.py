@@ -10,14 +10,6 @@ from typing import TextIO
 from memexport import registry
 from memexport.analysis.text import human_bytes, printable
 
-# What to do next with a file, by the name of its format.
-_NEXT = {
-    "archive": "Look into it: memexport summary {path}",
-    "perfetto": "Open it at https://ui.perfetto.dev",
-    "chrome": "Open it at https://ui.perfetto.dev or in chrome://tracing",
-    "jsonl": "One event a line: head -n 3 {path}",
-}
-
 
 def answer(text: str) -> None:
     """Print a result. Its strings must be printable already; its line feeds are kept."""
@@ -38,8 +30,8 @@ def warn(warnings: Iterable[str]) -> None:
 def say_written(path: Path, to: str | None = None) -> None:
     """Name the file that was written, how large it is, and what to do with it next."""
     written = f"Wrote {path} ({human_bytes(path.stat().st_size)})."
-    hint = _NEXT.get(registry.exporter_for(path, to).name, "")
-    say(f"{written} {hint.format(path=path)}".rstrip())
+    hint = registry.exporter_for(path, to).next_step.replace("{path}", str(path))
+    say(f"{written} {hint}".rstrip())
 
 
 def _write(stream: TextIO, text: str) -> None:

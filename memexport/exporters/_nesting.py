@@ -52,13 +52,12 @@ class Nesting:
         known = place < len(self._begin)
         earliest: dict[int, int] = {}
         for row, inner in zip(around[known].tolist(), place[known].tolist(), strict=True):
-            drawn_inner = earliest.get(inner, int(self._drawn[inner]))
-            if begin[row] >= drawn_inner:
-                drawn[row] = drawn_inner - 1
+            moved = min(int(begin[row]), earliest.get(inner, int(self._drawn[inner])) - 1)
             # Where the one before ends, nothing may begin earlier.
-            fits[row] = drawn[row] >= (int(self._end[inner - 1]) if inner else 0)
-            if fits[row]:
-                earliest[inner] = int(drawn[row])
+            if moved >= (int(self._end[inner - 1]) if inner else 0):
+                earliest[inner] = drawn[row] = moved
+            else:
+                fits[row] = False
 
     def _remember(self, begin: Times, end: Times, drawn: Times) -> None:
         """Keep those that no later one is around."""

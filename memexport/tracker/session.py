@@ -7,6 +7,7 @@ import os
 import platform
 import socket
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Iterator, Sequence
@@ -52,6 +53,7 @@ class Session:
         )
         self._export = ExportThread(exporters)
         self._drain = DrainThread(self._capture.log_bytes, self._take, flush_interval)
+        self._folding = threading.Lock()
         self._stopping = False
         self._leading_optimizer: weakref.ref[torch.optim.Optimizer] | None = None
 
@@ -103,12 +105,14 @@ class Session:
     def summary(self) -> Summary:
         """Everything until now, summed up."""
         self._catch_up()
-        return self._fold.result(self._end())
+        with self._folding:
+            return self._fold.result(self._end())
 
     def usage(self, when: str) -> dict[str, dict[str, int]]:
         """Bytes per device and category, "current" or at the "peak"."""
         self._catch_up()
-        return self._fold.usage(when)
+        with self._folding:
+            return self._fold.usage(when)
 
     def _catch_up(self) -> None:
         if not self._stopping and os.getpid() == self._pid:
@@ -121,7 +125,8 @@ class Session:
                 Device(device.type, device.index) if self._fake else counters.describe(device)
             )
         batch = self._assembler.batch(chunk)
-        self._fold.add(batch)
+        with self._folding:
+            self._fold.add(batch)
         self._export.put(batch, wait=self._stopping)
 
     def _end(self) -> RecordingEnd:

@@ -263,7 +263,7 @@ def test_numbers_that_a_double_cannot_hold_are_clipped_with_a_warning(
     assert "2^53" in str(annotations(processor, "recording end")["warning 1"])
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(st.tuples(st.integers(0, 30), st.integers(0, 9), st.booleans()), min_size=1, max_size=30),
     st.integers(1, 9),

@@ -61,8 +61,12 @@ class Oracle(TorchDispatchMode):
             parts = [] if label in (None, self.root) else label.split(".")
             ancestors = [".".join(parts[:n]) for n in range(len(parts), 0, -1)] + [self.root]
             path = next(
-                (a for a in ancestors if (a.rpartition(".")[0] or self.root, id(module)) in self.names
-                 and self.names[a.rpartition(".")[0] or self.root, id(module)] == a),
+                (
+                    a
+                    for a in ancestors
+                    if (a.rpartition(".")[0] or self.root, id(module)) in self.names
+                    and self.names[a.rpartition(".")[0] or self.root, id(module)] == a
+                ),
                 None,
             ) or next(self.names[a, id(module)] for a in ancestors if (a, id(module)) in self.names)
         else:
@@ -228,7 +232,10 @@ def test_what_checkpointing_runs_again_is_recompute_and_nothing_else_is(*, reent
     first = [
         e.name
         for e in seen
-        if e.phase is Phase.FORWARD and e.module and e.module.startswith("branches.1") and "detach" not in e.name
+        if e.phase is Phase.FORWARD
+        and e.module
+        and e.module.startswith("branches.1")
+        and "detach" not in e.name
     ]
     assert {event.module.split(".")[:2] == ["branches", "1"] for event in again} == {True}
     # Without reentrancy, recomputation stops as soon as nothing more is needed.
@@ -240,7 +247,9 @@ def test_what_checkpointing_runs_again_is_recompute_and_nothing_else_is(*, reent
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_a_checkpointed_function_that_is_no_module_is_recompute_too(*, reentrant: bool) -> None:
     x = torch.randn(3, requires_grad=True)
-    seen = operators(record(lambda _: checkpoint(lambda t: t.sin().exp(), x, use_reentrant=reentrant).sum().backward()))
+    seen = operators(
+        record(lambda _: checkpoint(lambda t: t.sin().exp(), x, use_reentrant=reentrant).sum().backward())
+    )
     again = [event.name for event in seen if event.phase is Phase.RECOMPUTE]
     assert "aten.sin.default" in again
     assert "aten.cos.default" not in again  # the derivative of sin is backward
@@ -287,7 +296,9 @@ def test_double_backward_belongs_to_the_module_whose_backward_it_differentiates(
     assert {e.module for e in own} == {"branches.0"}
     penalty = [e for e in seen if e.name == "aten.pow.Tensor_Scalar"]
     assert [e.module for e in penalty if e.phase is not Phase.BACKWARD] == [None]
-    third = [e for e in seen if e.phase is Phase.BACKWARD and e.name == "aten.native_layer_norm_backward.default"]
+    third = [
+        e for e in seen if e.phase is Phase.BACKWARD and e.name == "aten.native_layer_norm_backward.default"
+    ]
     assert {e.module for e in third} <= {"branches.0.norm", "norm"}
 
 

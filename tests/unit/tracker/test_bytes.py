@@ -124,7 +124,9 @@ def test_an_operators_size_is_what_it_allocated_less_what_was_released_in_it() -
         del x
         torch.ones(10)
 
-    events = [e for e in record(work) if e.kind in (EventKind.ALLOCATION, EventKind.RELEASE, EventKind.OPERATOR)]
+    events = [
+        e for e in record(work) if e.kind in (EventKind.ALLOCATION, EventKind.RELEASE, EventKind.OPERATOR)
+    ]
     seen = [(e.kind.name, e.name, e.size_bytes) for e in events if e.name == "aten.ones.default"]
     assert seen == [
         ("ALLOCATION", "aten.ones.default", 4000),
@@ -174,7 +176,9 @@ def test_a_resized_storage_counts_with_its_new_size() -> None:
 
     events = record(work)
     check_consistency(events)
-    sizes = [(e.kind.name, e.size_bytes) for e in events if e.size_bytes in (40, 400) and e.kind.name != "OPERATOR"]
+    sizes = [
+        (e.kind.name, e.size_bytes) for e in events if e.size_bytes in (40, 400) and e.kind.name != "OPERATOR"
+    ]
     assert sizes == [("ALLOCATION", 40), ("RELEASE", 40), ("ALLOCATION", 400), ("RELEASE", 400)]
 
 
@@ -215,7 +219,11 @@ class ConvNet(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.body = nn.Sequential(
-            nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.AdaptiveAvgPool2d(2), nn.Flatten()
+            nn.Conv2d(3, 8, 3),
+            nn.BatchNorm2d(8),
+            nn.ReLU(inplace=True),
+            nn.AdaptiveAvgPool2d(2),
+            nn.Flatten(),
         )
         self.head = nn.Linear(32, 5)
 
@@ -247,7 +255,11 @@ def _events_of_a_run(make: Callable[[], nn.Module], work: Callable[..., None]) -
 
 @pytest.mark.parametrize(
     ("make", "work"),
-    [(lambda: SmallTransformer(32), train), (ConvNet, _conv_work), (lambda: nn.Linear(3, 3), lambda m, o: m(torch.ones(2, 3)))],
+    [
+        (lambda: SmallTransformer(32), train),
+        (ConvNet, _conv_work),
+        (lambda: nn.Linear(3, 3), lambda m, o: m(torch.ones(2, 3))),
+    ],
     ids=["transformer", "convnet", "linear"],
 )
 def test_a_fake_run_gives_the_numbers_of_the_real_one(
@@ -275,4 +287,9 @@ def test_a_fake_run_on_a_device_that_is_not_there_counts_that_device() -> None:
             torch.empty(2, 4, device="cuda")
     assert tracker.usage("current") == {"cuda:0": {"parameter": 64, "total": 64}}
     empty = next(e for e in operators(exporter.events()) if e.name == "aten.empty.memory_format")
-    assert (empty.device, empty.size_bytes, empty.allocated_bytes, empty.reserved_bytes) == ("cuda:0", 32, 96, -1)
+    assert (empty.device, empty.size_bytes, empty.allocated_bytes, empty.reserved_bytes) == (
+        "cuda:0",
+        32,
+        96,
+        -1,
+    )

@@ -83,10 +83,18 @@ def test_each_step_is_a_span_that_holds_its_phases_in_order() -> None:
 
 def test_a_phase_holds_its_operators_and_its_modules() -> None:
     events = recorded_steps()
-    for name, phase in [("forward", Phase.FORWARD), ("backward", Phase.BACKWARD), ("optimizer", Phase.OPTIMIZER)]:
+    for name, phase in [
+        ("forward", Phase.FORWARD),
+        ("backward", Phase.BACKWARD),
+        ("optimizer", Phase.OPTIMIZER),
+    ]:
         first, second = spans(events, name)
         for event in events:
-            if event.phase is phase and event.kind in (EventKind.OPERATOR, EventKind.SPAN) and event.step >= 0:
+            if (
+                event.phase is phase
+                and event.kind in (EventKind.OPERATOR, EventKind.SPAN)
+                and event.step >= 0
+            ):
                 span = (first, second)[event.step]
                 assert span.time_unix_ns <= event.time_unix_ns
                 assert end(event) <= end(span)

@@ -1,0 +1,45 @@
+# Everything from a fresh clone: `make demo` and `make test`. Both set up .venv/ themselves.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test lint bench pictures clean
+
+demo: .venv/torch.installed
+	$(BIN)/memexport demo --force
+
+test: lint
+	$(BIN)/python -m pytest -n auto --dist loadgroup
+
+lint: .venv/dev.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/buf lint
+	$(BIN)/buf breaking --against tests/data/schemas/1.0
+	$(BIN)/python tools/gen_protos.py --check
+	$(BIN)/python tools/readme_tables.py --check
+
+# Each prints its own table; run them on a quiet machine.
+bench: .venv/dev.installed
+	for bench in capture archive exporters summary memory startup; do \
+	  echo "== $$bench"; $(BIN)/python tools/bench/$$bench.py || exit 1; done
+
+# The pictures of the README, taken in the real Perfetto UI (needs Chromium).
+pictures: .venv/dev.installed
+	$(BIN)/python tools/pictures.py
+
+# torch is installed first and by its pin: left to a dependency, pip would take whatever is newest.
+.venv/torch.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(PIP) torch
+	$(PIP) --editable '.[torch]'
+	touch $@
+
+.venv/dev.installed: .venv/torch.installed
+	$(PIP) --editable '.[torch,dev]'
+	touch $@
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
