@@ -25,8 +25,10 @@ class Exporter(Protocol):
         ...
 
     def write(self, batch: EventBatch) -> None:
-        """Take one batch. What is written is in the operating system's hands on return, so that it survives
-        the death of the process, unless the format cannot be read before it ends.
+        """Take one batch.
+
+        What is written is in the operating system's hands on return, so that it survives the death of the
+        process, unless the format cannot be read before it ends.
 
         Raises:
             OutputError: it cannot be written.
@@ -42,7 +44,7 @@ class Exporter(Protocol):
         ...
 
     def abort(self) -> None:
-        """Give everything back after an error. Raises nothing; also allowed before `begin` and after `end`."""
+        """Give everything back after an error. Raises nothing; allowed before `begin` and after `end` too."""
         ...
 
 

@@ -77,7 +77,7 @@ class FileDestination:
             raise OutputError(self.path, None, _reason(error)) from error
 
     def discard(self) -> None:
-        """Close it and leave at `path` what was there before `open`; a file written in place stays as it is."""
+        """Close it; at `path` is what was there before `open`, but a file written in place stays as it is."""
         if self._stream is None:
             return
         stream, self._stream = self._stream, None

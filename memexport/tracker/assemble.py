@@ -311,8 +311,10 @@ class PhaseRuns:
         for first, last in _runs(shown, threads):
             begin, end = int(works[first]), int(works[last])
             ended = int(max(chunk.first[works[first : last + 1]].max(), chunk.time[end]))
-            run = _Run(Phase(int(shown[first])), int(chunk.time[begin]), ended, self._step)
-            derived += self._go_on(int(threads[first]), run, begin)
+            # Before its first operator begins, for it holds it: between two events lie many nanoseconds.
+            began = int(chunk.time[begin]) - 1
+            run = _Run(Phase(int(shown[first])), began, ended, self._step)
+            derived += self._go_on(int(threads[first]), run, begin - 1)
             self._step += int(np.count_nonzero(is_step[first : last + 1]))
         return derived
 
@@ -323,7 +325,10 @@ class PhaseRuns:
         return derived
 
     def _go_on(self, thread: int, run: _Run, row: int) -> list[Derived]:
-        """A stretch of one phase in one thread: more of what is open there, or something new."""
+        """A stretch of one phase in one thread: more of what is open there, or something new.
+
+        What ends or turns into another phase by it stands after `row`, the one before the stretch.
+        """
         before = self._open.get(thread)
         if before is not None and before.phase == run.phase:
             before.ended = max(before.ended, run.ended)

@@ -39,6 +39,8 @@ class Session:
 
     def __init__(self, exporters: Sequence[Exporter], flush_interval: float, *, fake: bool) -> None:
         self._fake = fake
+        # Looking for tensors takes a while (all of Python's objects are looked at): before the clock starts.
+        self._others = list(_tensors_alive(fake=fake))
         self._pid = os.getpid()
         self._tables = Tables()
         self._labels = Labels(self._tables)
@@ -72,7 +74,8 @@ class Session:
         self._export.begin(self._info, self._tables)
         self._register_models(modules)
         self._register_optimizers(optimizers)
-        self._capture.register(self._other_tensors(), Category.UNATTRIBUTED, None)
+        self._capture.register(self._others, Category.UNATTRIBUTED, None)
+        self._others.clear()
         self._capture.sample()
         self._capture.mark(START)
         if step_at_optimizer:
@@ -161,15 +164,16 @@ class Session:
                 tensors = [value for value in state.values() if isinstance(value, torch.Tensor)]
                 self._capture.register(tensors, Category.OPTIMIZER_STATE, None)
 
-    def _other_tensors(self) -> Iterator[torch.Tensor]:
-        """Every tensor that Python knows of and that takes memory in the way this session counts."""
-        fake_tensor = sys.modules.get("torch._subclasses.fake_tensor")
-        for candidate in gc.get_objects():
-            if not issubclass(type(candidate), torch.Tensor):
-                continue
-            is_fake = fake_tensor is not None and isinstance(candidate, fake_tensor.FakeTensor)
-            if is_fake == self._fake:
-                yield candidate
+
+def _tensors_alive(*, fake: bool) -> Iterator[torch.Tensor]:
+    """Every tensor that Python knows of: the simulated ones, or those that are not."""
+    fake_tensor = sys.modules.get("torch._subclasses.fake_tensor")
+    for candidate in gc.get_objects():
+        if not issubclass(type(candidate), torch.Tensor):
+            continue
+        is_fake = fake_tensor is not None and isinstance(candidate, fake_tensor.FakeTensor)
+        if is_fake == fake:
+            yield candidate
 
 
 _watched: weakref.WeakSet[Capture] = weakref.WeakSet()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -177,7 +176,7 @@ def test_a_script_that_is_not_there_is_wrong_usage(tmp_path: Path) -> None:
     done = run("missing.py", cwd=tmp_path)
     assert done.returncode == 2
     assert "missing.py" in done.stderr
-    assert os.listdir(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_script_with_a_syntax_error_shows_it_as_python_does(script: Path, tmp_path: Path) -> None:
