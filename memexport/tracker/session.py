@@ -150,7 +150,7 @@ class Session:
 
     def _register_models(self, modules: Sequence[nn.Module]) -> None:
         for root in modules:
-            for module, node in nodes_below(self._capture.tree.add_root(root)):
+            for module, node in nodes_below(self._capture.running.tree.add_root(root)):
                 parameters = [p for p in module._parameters.values() if p is not None]
                 gradients = [p.grad for p in parameters if p.grad is not None]
                 buffers = [b for b in module._buffers.values() if b is not None]

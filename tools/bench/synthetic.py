@@ -48,6 +48,8 @@ MEDIAN_NS = {
     EventKind.MARKER: 300,
 }
 SPREAD = 0.6
+LEAST_GAP_NS = 40
+"""So that a quarter of it still has a nanosecond for each of the four levels that may begin in one gap."""
 
 
 @dataclass
@@ -181,6 +183,22 @@ def _layout(strings: StringTable, seed: int) -> npt.NDArray[np.int64]:
     return np.array(step.rows, np.int64)
 
 
+def _levels(
+    first: npt.NDArray[np.int64], lasting: npt.NDArray[np.bool_]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """How deep each lasting row lies among those that begin with one row (0: outermost), and their count.
+
+    Rows stand in the order of their ends, so the last of those that begin together is around the others.
+    """
+    depth, levels = np.zeros(len(first), np.int64), np.ones(len(first), np.int64)
+    rows = np.flatnonzero(lasting)[::-1]
+    rows = rows[np.argsort(first[rows], kind="stable")]
+    _, group, count = np.unique(first[rows], return_inverse=True, return_counts=True)
+    depth[rows] = np.arange(len(rows)) - (np.cumsum(count) - count)[group]
+    levels[rows] = count[group]
+    return depth, levels
+
+
 class _Recording:
     """Repeats the layout of a step; keeps what runs on from batch to batch."""
 
@@ -192,6 +210,8 @@ class _Recording:
         signed = np.where(kinds == EventKind.ALLOCATION, layout[:, 7], 0)
         signed = np.where(kinds == EventKind.RELEASE, -layout[:, 7], signed)
         self.allocated = np.cumsum(signed)
+        self.lasting = (kinds == EventKind.OPERATOR) | (kinds == EventKind.SPAN)
+        self.depth, self.levels = _levels(layout[:, 1], self.lasting)
         self.end_time_unix_ns = START_TIME_UNIX_NS
 
     def prelude(self) -> EventBatch:
@@ -214,16 +234,16 @@ class _Recording:
     def times(self) -> tuple[Column, Column]:
         """Start times and durations of the events of one more step."""
         noise = np.exp(self.random.normal(0.0, SPREAD, len(self.layout)))
-        gaps = np.maximum(self.medians * noise, 20).astype(np.int64)
+        gaps = np.maximum(self.medians * noise, LEAST_GAP_NS).astype(np.int64)
         ends = self.end_time_unix_ns + np.cumsum(gaps)
-        kinds, first = self.layout[:, 0], self.layout[:, 1]
+        first = self.layout[:, 1]
         self.end_time_unix_ns = int(ends[-1])
-        lasting = (kinds == EventKind.OPERATOR) | (kinds == EventKind.SPAN)
-        # What lasts begins a random while after the event before its first one; a span before its operators.
-        shares = np.where(kinds == EventKind.SPAN, 0.1, 0.2) * self.random.random(len(kinds))
-        starts = ends[first] - gaps[first] + (gaps[first] * shares).astype(np.int64)
-        starts = np.where(lasting, starts, ends)
-        return starts, np.where(lasting, ends - starts, NULLS["duration_ns"])
+        # All that lasts begins in the first quarter of the gap before its first event, each level in a part
+        # of that quarter: what is outside always before what it holds.
+        parts = (self.depth + 0.5 * self.random.random(len(gaps))) / self.levels
+        starts = ends[first] - gaps[first] + (gaps[first] * 0.25 * parts).astype(np.int64)
+        starts = np.where(self.lasting, starts, ends)
+        return starts, np.where(self.lasting, ends - starts, NULLS["duration_ns"])
 
     def step(self, number: int) -> dict[str, Column]:
         """The columns of one more step."""
@@ -274,7 +294,8 @@ def synthetic_batches(
     """A recording of this many operators, about 2.9 events each: allocation, release, module span.
 
     The first batch holds the parameters and the optimizer's state; the others have `batch_size` events, the
-    last one fewer. `allocated_bytes` is exactly the sum of what was allocated less what was released;
+    last one fewer. What lasts nests (step, phase, block, module, operator): each begins before what it holds
+    and ends after it. `allocated_bytes` is exactly the sum of what was allocated less what was released;
     `active_bytes` equals it, `reserved_bytes` is null. The same arguments give the same events.
     """
     tables = Tables()

@@ -161,3 +161,17 @@ def test_evaluation_does_not_turn_what_follows_into_forward() -> None:
 
 def end(event: SimpleNamespace) -> int:
     return event.time_unix_ns + event.duration_ns
+
+
+def test_what_autograd_gives_back_is_released_in_backward_and_in_its_module() -> None:
+    model = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 1))
+
+    def work(_: memexport.Tracker) -> None:
+        model(torch.ones(3, 4)).sum().backward()
+
+    events = record(work, model)
+    activations = {
+        e.address for e in events if e.kind is EventKind.ALLOCATION and e.name == "aten.relu.default"
+    }
+    released = [e for e in events if e.kind is EventKind.RELEASE and e.address in activations]
+    assert [(e.name, e.phase, e.module) for e in released] == [("aten.relu.default", Phase.BACKWARD, "1")]
