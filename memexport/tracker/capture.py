@@ -220,7 +220,8 @@ class Capture:
         push, pack = self.log_bytes.extend, rows.ROW.pack
         threads, current_thread = running.threads, threading.get_ident
         clock, current_task = time.perf_counter_ns, graph_task
-        tensor_type = torch.Tensor
+        pack_two, next_number = rows.TWO_ROWS.pack, self._next_number
+        tensor_type, new_ref, released = torch.Tensor, _StorageRef, self._released
         readers = self.device_readers
 
         def dispatch(
@@ -241,8 +242,22 @@ class Capture:
             try:
                 if type(result) is tensor_type and not operator.resizes:
                     storage = result.untyped_storage()
-                    known = live.get(id(storage))
+                    key = id(storage)
+                    known = live.get(key)
                     if known is None:
+                        if result.is_cpu:
+                            # What `_found` does, and the operator's row with it: the commonest case by far.
+                            size, number, code = storage.nbytes(), next_number(), operator.allocation_code
+                            live[key] = found = new_ref(storage, released)
+                            found.device = 0
+                            found.size = size
+                            found.release = (key, code + _RELEASE_AFTER_ALLOCATION, number)
+                            net = thread.net + size
+                            own = operator.code
+                            push(
+                                pack_two(code, context, ended, size, number, own, context, began, ended, net)
+                            )
+                            return result
                         known = self._found(storage, result, operator.allocation_code, context, ended, thread)
                 else:
                     known = self._look_through(result, args, operator, context, ended, thread)

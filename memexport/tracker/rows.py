@@ -28,6 +28,7 @@ import numpy as np
 from memexport.model import Category, EventKind, Tables
 
 ROW: Final = struct.Struct("<IIqqq")
+TWO_ROWS: Final = struct.Struct("<IIqqqIIqqq")
 ROW_DTYPE: Final = np.dtype(
     [("code", "<u4"), ("context", "<u4"), ("time", "<i8"), ("first", "<i8"), ("second", "<i8")]
 )

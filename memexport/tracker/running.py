@@ -71,6 +71,7 @@ class Thread:
         net: bytes allocated less bytes released in the operator that is running.
         base: the phase outside all frames.
         owners: whose forward made which autograd nodes in this thread.
+        backward_contexts: of the operators of each module's backward in this thread.
         backward_task, backward_sequence, backward_context: the autograd node asked about last, its answer.
         task_owners: the backward that was last asked about, and the numbering that its nodes follow.
         recomputed: the backward in which this thread last ran a forward again, and how often the running
@@ -79,6 +80,7 @@ class Thread:
 
     __slots__ = (
         "backward_context",
+        "backward_contexts",
         "backward_sequence",
         "backward_task",
         "base",
@@ -103,6 +105,7 @@ class Thread:
         self.backward_task = _LOOK_AGAIN
         self.backward_sequence = 0
         self.backward_context = 0
+        self.backward_contexts: dict[ModuleNode | None, int] = {}
         self.recomputed: tuple[int, int] | None = None
         self.task_owners: tuple[int, SequenceOwners] | None = None
 
@@ -173,22 +176,28 @@ class Running:
         return self._context_of_node(thread, task, node)
 
     def _context_of_node(self, thread: Thread, task: int, node: Any) -> int:
-        grad_enabled = torch.is_grad_enabled()
-        owner = self._owner(thread, task, node)
-        phase = _BACKWARD
-        if grad_enabled:
-            if _in_checkpoint():
-                phase = _RECOMPUTE
-            # Differentiating the backward itself: what it makes belongs to the same module.
-            thread.owners.running(next_sequence(), owner)
-            thread.task = _LOOK_AGAIN
-        context = self._labels.context(owner.path if owner else None, phase, thread.name)
         sequence = node._sequence_nr()
+        owner = self._owner(thread, task, node, sequence)
+        if torch.is_grad_enabled():
+            return self._context_where_nodes_are_made(thread, owner)
+        context = thread.backward_contexts.get(owner)
+        if context is None:
+            path = owner.path if owner is not None else None
+            context = self._labels.context(path, _BACKWARD, thread.name)
+            thread.backward_contexts[owner] = context
         # Every AccumulateGrad node has the same number, and other modules' parameters.
-        same_again = not grad_enabled and sequence != _ACCUMULATE_GRAD_SEQUENCE
-        thread.backward_task = task if same_again else _LOOK_AGAIN
+        thread.backward_task = task if sequence != _ACCUMULATE_GRAD_SEQUENCE else _LOOK_AGAIN
         thread.backward_sequence, thread.backward_context = sequence, context
         return context
+
+    def _context_where_nodes_are_made(self, thread: Thread, owner: ModuleNode | None) -> int:
+        """In a backward that is itself differentiated, or in a function that checkpointing runs again."""
+        thread.owners.running(next_sequence(), owner)  # what it makes belongs to the same module
+        thread.task = thread.backward_task = _LOOK_AGAIN
+        phase = _RECOMPUTE if _in_checkpoint() else _BACKWARD
+        path = owner.path if owner is not None else None
+        thread.backward_context = self._labels.context(path, phase, thread.name)
+        return thread.backward_context
 
     def _forward_is_over(self) -> None:
         """A backward runs: what the forward thread does next outside a module is not forward any more."""
@@ -198,9 +207,8 @@ class Running:
             if not forward.frames:
                 forward.context = self._labels.context(None, _OTHER, forward.name)
 
-    def _owner(self, thread: Thread, task: int, node: Any) -> ModuleNode | None:
-        """The module in whose forward the autograd node was made."""
-        sequence = node._sequence_nr()
+    def _owner(self, thread: Thread, task: int, node: Any, sequence: int) -> ModuleNode | None:
+        """The module in whose forward the autograd node with this number was made."""
         if sequence == _ACCUMULATE_GRAD_SEQUENCE:
             return self.tree.owner_of_parameter(node.variable)
         return self._owners_of(thread, task).owner(sequence)
@@ -265,7 +273,9 @@ class Running:
                 yield frame.node
         if task != NO_TASK and not called_here:
             node = _current_node()
-            owner = self._owner(thread, task, node) if node is not None else None
+            if node is None:
+                return
+            owner = self._owner(thread, task, node, node._sequence_nr())
             if owner is not None:
                 yield from owner.callers()
 
@@ -340,7 +350,7 @@ class Running:
 
 def _in_checkpoint() -> bool:
     """Whether torch.utils.checkpoint is running a function again, a few frames up."""
-    frame = sys._getframe(2)
+    frame = sys._getframe(3)
     for _ in range(_CHECKPOINT_DEPTH):
         if frame.f_code.co_filename.replace("\\", "/").endswith(_CHECKPOINT_FILE):
             return True
