@@ -227,10 +227,14 @@ class Capture:
         def dispatch(
             _mode: _DispatchMode, func: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
         ) -> Any:
-            thread = threads.get(current_thread()) or running.thread()
-            operator = operators.get(id(func)) or self._operator(func)
-            task = current_task()
-            context = thread.context if task == thread.task else running.context(thread, task)
+            try:
+                thread = threads.get(current_thread()) or running.thread()
+                operator = operators.get(id(func)) or self._operator(func)
+                task = current_task()
+                context = thread.context if task == thread.task else running.context(thread, task)
+            except Exception as error:
+                self._fail(error)
+                return func(*args, **(kwargs or {}))
             thread.net = 0
             began = clock()
             try:

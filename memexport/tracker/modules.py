@@ -110,7 +110,12 @@ class ModuleTree:
         if place is None:
             return False
         module = place[0].module()
-        return module is not None and module._parameters.get(place[1]) is parameter
+        # A ScriptModule's `_parameters` is no dict, and has no `get`.
+        return (
+            module is not None
+            and place[1] in module._parameters
+            and (module._parameters[place[1]] is parameter)
+        )
 
     def _locate(self, module: nn.Module, places: list[ModuleNode]) -> ModuleNode:
         for place in places:

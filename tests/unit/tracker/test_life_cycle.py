@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import io
 import logging
 import os
 import signal
@@ -11,6 +13,7 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -244,24 +247,119 @@ def test_an_exporter_that_hangs_does_not_hold_up_training_and_drops_are_counted(
     assert sum(map(len, exporter.batches)) + dropped == tracker.summary().to_dict()["events"]
 
 
+def broken(*_: Any) -> None:
+    raise RuntimeError("deliberate")
+
+
+@pytest.mark.parametrize(
+    ("owner", "method"),
+    [
+        ("capture.Capture", "_look_through"),
+        ("capture.Capture", "_operator"),
+        ("running.Running", "context"),
+        ("running.Running", "module_starts"),
+        ("running.Running", "module_ends"),
+        ("running.Running", "optimizer_starts"),
+        ("running.Running", "optimizer_ends"),
+    ],
+)
 def test_an_error_of_our_own_stops_recording_and_not_the_program(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    owner: str, method: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from memexport.tracker.capture import Capture
-
-    def broken(*_: Any) -> None:
-        raise RuntimeError("deliberate")
-
+    plain = train(small_model())
     exporter = CollectingExporter()
+    monkeypatch.setattr(f"memexport.tracker.{owner}.{method}", broken)
     with memexport.Tracker(exporters=[exporter]) as tracker:
-        torch.ones(1)
-        monkeypatch.setattr(Capture, "_look_through", broken)
         assert [part.sum() for part in torch.ones(4).split(2)] == [2, 2]
-        assert [part.sum() for part in torch.ones(6).split(3)] == [3, 3]
-    assert len(caplog.records) == 1
+        assert train(small_model()) == plain
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert "deliberate" in tracker.summary().to_dict()["warnings"][0]
-    assert exporter.finished == RecordingEnd(warnings=exporter.finished.warnings)
+    assert exporter.finished is not None
     assert traces_left() == []
+
+
+def lstm() -> None:
+    result, _ = nn.LSTM(4, 8, 2)(torch.ones(3, 2, 4))
+    result.sum().backward()
+
+
+def mixed_precision() -> None:
+    model = nn.Linear(4, 4)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = model(torch.ones(2, 4)).float().sum()
+    loss.backward()
+
+
+def function_transforms() -> None:
+    torch.vmap(lambda x: x.sin() * 2)(torch.ones(3, 4))
+    torch.func.hessian(lambda x: (x**3).sum())(torch.ones(3))
+
+
+def sparse_gradients() -> None:
+    embedding = nn.Embedding(10, 4, sparse=True)
+    optimizer = torch.optim.SparseAdam(embedding.parameters())
+    embedding(torch.tensor([1, 2])).sum().backward()
+    optimizer.step()
+
+
+def script_modules() -> None:
+    scripted = torch.jit.script(nn.Sequential(nn.Linear(3, 3), nn.ReLU()))
+    scripted(torch.ones(1, 3)).sum().backward()
+
+
+def nested_tensors() -> None:
+    torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)], layout=torch.jagged) * 2
+
+
+def inference_mode() -> None:
+    with torch.inference_mode():
+        nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()(torch.ones(1, 3, 8))
+
+
+def state_dicts() -> None:
+    model = nn.Linear(3, 3)
+    stream = io.BytesIO()
+    torch.save(model.state_dict(), stream)
+    stream.seek(0)
+    model.load_state_dict(torch.load(stream))
+    copy.deepcopy(model).to(torch.float64)
+
+
+def lazy_modules() -> None:
+    nn.LazyLinear(3)(torch.ones(2, 5)).sum().backward()
+
+
+def threads_of_the_users_own() -> None:
+    model = nn.Linear(3, 3)
+    threads = [threading.Thread(target=lambda: model(torch.ones(1, 3)).sum().backward()) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize(
+    "work",
+    [
+        lstm,
+        mixed_precision,
+        function_transforms,
+        sparse_gradients,
+        script_modules,
+        nested_tensors,
+        inference_mode,
+        state_dicts,
+        lazy_modules,
+        threads_of_the_users_own,
+    ],
+)
+def test_whatever_torch_can_do_it_can_do_under_a_tracker(work: Callable[[], None]) -> None:
+    with memexport.Tracker() as tracker:
+        work()
+    summary = tracker.summary().to_dict()
+    assert summary["warnings"] == []
+    assert summary["operators"] > 0 or work is threads_of_the_users_own
 
 
 def test_what_was_written_is_there_after_a_kill(tmp_path: Path) -> None:
