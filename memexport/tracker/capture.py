@@ -164,7 +164,8 @@ class Capture:
         self._hooks = []
         self._mode.call(_pass_through)
 
-    def _fail(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
+        """Stop recording because of an error of our own: one warning, and the program goes on."""
         if self.failed is None:
             self.failed = error
             self._silence()
@@ -179,7 +180,7 @@ class Capture:
             try:
                 hook(*arguments)
             except Exception as error:
-                self._fail(error)
+                self.fail(error)
 
         return guarded
 
@@ -233,7 +234,7 @@ class Capture:
                 task = current_task()
                 context = thread.context if task == thread.task else running.context(thread, task)
             except Exception as error:
-                self._fail(error)
+                self.fail(error)
                 return func(*args, **(kwargs or {}))
             thread.net = 0
             began = clock()
@@ -276,7 +277,7 @@ class Capture:
                 if type(result) is tensor_type and _storage(result) is None:
                     push(pack(operator.code, context, began, ended, thread.net))
                 else:
-                    self._fail(error)
+                    self.fail(error)
             return result
 
         return dispatch

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from torch import nn
 import memexport
 from memexport.analysis.summary import Summary, SummaryFold
 from memexport.exporters import Exporter
-from memexport.model import Category, Device, RecordingEnd, RecordingInfo, Tables
+from memexport.model import Category, Device, EventBatch, RecordingEnd, RecordingInfo, Tables
 from memexport.tracker import counters
 from memexport.tracker.assemble import START, Assembler
 from memexport.tracker.capture import Capture
@@ -92,9 +92,7 @@ class Session:
             return  # a forked child: the files are its parent's
         self._stopping = True
         self._drain.stop()
-        last = self._assembler.last_batch(time.perf_counter_ns())
-        self._fold.add(last)
-        self._export.put(last, wait=True)
+        self._handle(lambda: self._assembler.last_batch(time.perf_counter_ns()))
         self._export.end(self._end)
 
     def step(self) -> None:
@@ -127,10 +125,18 @@ class Session:
             self._info.devices.append(
                 Device(device.type, device.index) if self._fake else counters.describe(device)
             )
-        batch = self._assembler.batch(chunk)
-        with self._folding:
-            self._fold.add(batch)
-        self._export.put(batch, wait=self._stopping)
+        self._handle(lambda: self._assembler.batch(chunk))
+
+    def _handle(self, make_batch: Callable[[], EventBatch]) -> None:
+        """Sum a batch up and pass it on; an error of ours must reach neither the program nor the thread."""
+        try:
+            batch = make_batch()
+            with self._folding:
+                self._fold.add(batch)
+        except Exception as error:
+            self._capture.fail(error)
+        else:
+            self._export.put(batch, wait=self._stopping)
 
     def _end(self) -> RecordingEnd:
         warnings = list(self._export.failures)

@@ -27,7 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 import memexport
 from memexport.errors import OutputError, UsageError
-from memexport.model import EventBatch, EventKind, RecordingEnd
+from memexport.model import EventBatch, EventKind
 from memexport.tracker import stream
 
 
@@ -261,6 +261,8 @@ def broken(*_: Any) -> None:
         ("running.Running", "module_ends"),
         ("running.Running", "optimizer_starts"),
         ("running.Running", "optimizer_ends"),
+        ("assemble.Assembler", "batch"),
+        ("assemble.Assembler", "last_batch"),
     ],
 )
 def test_an_error_of_our_own_stops_recording_and_not_the_program(
