@@ -74,6 +74,8 @@ class ModuleTree:
         for root in self._roots:
             if root.module() is module:
                 return root
+        # One that is gone gives its name to the next: a loss module is often made anew in every step.
+        self._roots = [root for root in self._roots if root.module() is not None]
         name = self._free_name(type(module).__name__)
         first = not any(root.prefix == "" for root in self._roots)
         has_children = next(module.children(), None) is not None

@@ -373,6 +373,17 @@ def test_models_that_were_not_given_are_met_when_they_are_called() -> None:
     assert "branches.0.first.linear" in accumulated
 
 
+def test_a_loss_module_that_is_made_anew_in_every_step_keeps_its_name() -> None:
+    model = Nested(branches=1)
+
+    def work(_: memexport.Tracker) -> None:
+        for _ in range(3):
+            nn.MSELoss()(model(torch.randn(3, 4)), torch.zeros(3, 4)).backward()
+
+    seen = operators(record(work, model))
+    assert {e.module for e in seen if e.name == "aten.mse_loss.default"} == {"MSELoss"}
+
+
 def test_module_spans_nest_as_the_calls_do() -> None:
     model = Nested(branches=1)
     events = record(lambda _: one_backward(model), model)
