@@ -98,6 +98,7 @@ def run(directory: Path, *, overwrite: bool = False) -> list[Path]:
     from memexport.exporters.perfetto import PerfettoExporter
 
     paths = [directory / "demo.memx", directory / "demo.pftrace"]
+    torch.set_num_threads(1)  # tensors this small are not worth sharing out
     archive, trace = (FileDestination(path, overwrite, atomic=False) for path in paths)
     torch.manual_seed(0)
     model = SmallTransformer()

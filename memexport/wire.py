@@ -1,16 +1,17 @@
 """Protobuf wire encoding of many small messages at once, from columns.
 
-A message kind is a list of `Piece`: runs of bytes that every row has in the same place, such as a tag or a
-varint. Each piece holds its bytes as planes: plane k is byte k of all rows, so that a varint of a whole
-column costs a few NumPy operations a byte. `join` lays the planes side by side in a (rows × width) matrix and
-keeps the bytes that each row really has. The result is canonical: byte for byte what `SerializeToString`
-gives for the same messages, given that the pieces come in the order of their field numbers.
+A message kind is a list of `Piece`: bytes that all rows share, such as a tag, and columns of numbers. A
+column is written as varints of one width, that of its largest number: shorter ones are filled up with zero
+groups, which the format allows and every decoder reads. So all rows are equally long, the lengths of nested
+messages are known beforehand, and a column costs two NumPy operations a byte, whatever is in it. Rows with
+other fields are other `records`; `weave` puts the rows of several into one order.
 
 https://protobuf.dev/programming-guides/encoding/
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -21,42 +22,35 @@ import numpy.typing as npt
 VARINT: Final = 0
 LENGTH_DELIMITED: Final = 2
 
-Plane = npt.NDArray[np.uint8] | int
-Mask = npt.NDArray[np.bool_] | bool
+Records = npt.NDArray[np.uint8]
+"""Messages as a matrix: one in each row, all of one length."""
+
+Block = tuple[npt.NDArray[Any], Records]
+"""Records, and the place of each in an order: ascending, no two at one place."""
 
 
 @dataclass(frozen=True)
-class Piece:
-    """Some bytes of every row.
+class Varints:
+    """A column of numbers < 2^64 as varints of `width` bytes each."""
 
-    Attributes:
-        planes: byte k of each row, as an array, or as one number where all rows share it.
-        masks: whether the row has byte k.
-        lengths: how many of the bytes each row has.
-    """
+    values: npt.NDArray[np.uint64]
+    width: int
 
-    planes: Sequence[Plane]
-    masks: Sequence[Mask]
-    lengths: npt.NDArray[np.uint32] | int
-
-    def where(self, present: npt.NDArray[np.bool_]) -> Piece:
-        """The same bytes, but only in the rows that `present` names."""
-        masks = [present if mask is True else mask & present for mask in self.masks]
-        return Piece(self.planes, masks, np.multiply(present, self.lengths, dtype=np.uint32))
+    def __len__(self) -> int:
+        return self.width
 
 
-def literal(data: bytes) -> Piece:
-    """The same bytes in every row."""
-    return Piece(tuple(data), (True,) * len(data), len(data))
+Piece = bytes | Varints
 
 
+@functools.cache
 def tag(number: int, wire_type: int) -> bytes:
     """The key of a field."""
     return encode_varint(number << 3 | wire_type)
 
 
 def encode_varint(value: int) -> bytes:
-    """One number ≥ 0 as a varint."""
+    """One number ≥ 0 as a varint of as few bytes as it needs."""
     encoded = bytearray()
     while value > 0x7F:
         encoded.append(value & 0x7F | 0x80)
@@ -65,61 +59,64 @@ def encode_varint(value: int) -> bytes:
     return bytes(encoded)
 
 
-def varint(values: npt.ArrayLike) -> Piece:
-    """Each row's integer as a varint of exactly the bytes it needs; negative ones take ten, as int64 does."""
-    rest: npt.NDArray[Any] = np.asarray(values).astype(np.uint64)
-    highest = int(rest.max(initial=0))
-    if highest < 2**32:
-        rest = rest.astype(np.uint32)  # half the memory to go through, for nearly every column
-    planes: list[Plane] = []
-    masks: list[Mask] = [True]
-    lengths = np.ones(len(rest), np.uint32)
-    while highest > 0x7F:
-        low = rest.astype(np.uint8)
-        rest = rest >> 7
-        more = rest != 0
-        planes.append(low & 0x7F | more.view(np.uint8) << 7)
-        masks.append(more)
-        lengths += more
-        highest >>= 7
-    planes.append(rest.astype(np.uint8))
-    return Piece(planes, masks, lengths)
+def varint(values: npt.ArrayLike) -> Varints:
+    """A column of integers; a negative one takes ten bytes, as int64 does, and so do then all others."""
+    unsigned: npt.NDArray[np.uint64] = np.asarray(values).astype(np.uint64)
+    return Varints(unsigned, len(encode_varint(int(unsigned.max(initial=0)))))
 
 
 def varint_field(number: int, values: npt.ArrayLike | int) -> list[Piece]:
     """The pieces of an integer, enum or bool field; one number stands for all rows."""
     key = tag(number, VARINT)
     if isinstance(values, int):
-        return [literal(key + encode_varint(values))]
-    return [literal(key), varint(values)]
+        return [key + encode_varint(values)]
+    return [key, varint(values)]
 
 
 def message_field(number: int, pieces: Iterable[Piece]) -> list[Piece]:
     """The pieces of a field that holds a message of these pieces: its key, its length, and they."""
     pieces = list(pieces)
-    length = sum((piece.lengths for piece in pieces), 0)
-    key = tag(number, LENGTH_DELIMITED)
-    if isinstance(length, int):
-        return [literal(key + encode_varint(length)), *pieces]
-    return [literal(key), varint(length), *pieces]
+    return [tag(number, LENGTH_DELIMITED) + encode_varint(sum(map(len, pieces))), *pieces]
 
 
-def optional(present: npt.NDArray[np.bool_], pieces: Iterable[Piece]) -> list[Piece]:
-    """The same pieces, but only in the rows that `present` names."""
-    if present.all():
-        return list(pieces)
-    return [piece.where(present) for piece in pieces] if present.any() else []
-
-
-def join(rows: int, pieces: Sequence[Piece]) -> bytes:
-    """The bytes of all rows, one row after the other."""
-    width = sum(len(piece.planes) for piece in pieces)
-    matrix = np.empty((rows, width), np.uint8)
-    kept = np.empty((rows, width), np.bool_)
-    column = 0
+def records(rows: int, pieces: Sequence[Piece]) -> Records:
+    """The messages of all rows."""
+    template = b"".join(piece if isinstance(piece, bytes) else bytes(len(piece)) for piece in pieces)
+    matrix = np.empty((rows, len(template)), np.uint8)
+    matrix[:] = np.frombuffer(template, np.uint8)
+    place = 0
     for piece in pieces:
-        for plane, mask in zip(piece.planes, piece.masks, strict=True):
-            matrix[:, column] = plane
-            kept[:, column] = mask
-            column += 1
-    return matrix[kept].tobytes()
+        end = place + len(piece)
+        if isinstance(piece, Varints):
+            _write(piece, matrix[:, place:end])
+        place = end
+    return matrix
+
+
+def weave(length: int, blocks: Iterable[Block]) -> bytes:
+    """The records of all blocks by their places, which are < `length`; at one place, in the blocks' order."""
+    blocks = list(blocks)
+    taken = np.zeros(length, np.int64)
+    before = []
+    for at, matrix in blocks:
+        before.append(taken[at])
+        taken[at] += matrix.shape[1]
+    start = np.cumsum(taken) - taken
+    woven = np.empty(int(taken.sum()), np.uint8)
+    for (at, matrix), offset in zip(blocks, before, strict=True):
+        if len(at):
+            width = matrix.shape[1]
+            anywhere: npt.NDArray[Any] = np.ndarray(
+                (len(woven) - width + 1,), f"V{width}", woven.data, strides=(1,)
+            )
+            anywhere[start[at] + offset] = matrix.view(f"V{width}")[:, 0]
+    return woven.tobytes()
+
+
+def _write(column: Varints, target: Records) -> None:
+    """Seven bits a byte, the low ones first; the highest bit says that more follow."""
+    rest = column.values.astype("<u8", copy=column.width > 1)
+    for place in range(column.width - 1):
+        np.bitwise_or(rest.view(np.uint8)[::8], 0x80, out=target[:, place])
+        rest >>= np.uint64(7)
+    target[:, -1] = rest.view(np.uint8)[::8]

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from memexport.exporters import _titles
-from memexport.exporters._counters import DeviceChanges
+from memexport.exporters._counters import Changes
 from memexport.exporters._nesting import Nestings
 from memexport.exporters._processes import Processes, thread_tracks
 from memexport.exporters._text import Fragments, lines, microseconds, numbers, quoted
@@ -123,13 +123,13 @@ class CounterLines:
         self._processes = processes
         self._tracks = tracks
 
-    def of(self, changes: DeviceChanges) -> Iterable[str]:
-        """A line for each change of each counter of a device."""
-        for key, (values, changed) in changes.counters.items():
-            name = quoted(self._processes.counter_name(key.device, key.name))
-            head = f'"name":{name},"pid":{self._tracks.process(key.rank)}'
-            times = microseconds(changes.time_ns[changed])
-            yield from lines(_COUNTER, repeat(head, int(changed.sum())), *times, values[changed].tolist())
+    def of(self, changes: Changes, end_ns: Ints) -> Iterable[str]:
+        """A line for each change of a counter."""
+        rank, device, counter = changes.counter
+        name = quoted(self._processes.counter_name(device, counter))
+        head = f'"name":{name},"pid":{self._tracks.process(rank)}'
+        times = microseconds(end_ns[changes.place])
+        return lines(_COUNTER, repeat(head, len(changes.values)), *times, changes.values.tolist())
 
 
 class InstantLines:

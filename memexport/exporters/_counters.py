@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
@@ -25,20 +25,20 @@ class CounterKey(NamedTuple):
     name: CounterName
 
 
-class DeviceChanges(NamedTuple):
-    """The moments at which some counter of a device changed.
+class Changes(NamedTuple):
+    """The values of one counter right after the events at which it changed, by their places in the batch."""
 
-    Attributes:
-        time_ns: of each change.
-        counters: for each counter that changes at all: its values, and at which of the moments it changed.
-    """
-
-    time_ns: npt.NDArray[np.int64]
-    counters: Mapping[CounterKey, tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]]
+    counter: CounterKey
+    place: npt.NDArray[np.intp]
+    values: npt.NDArray[np.int64]
 
 
 class CounterChanges:
     """Follows every counter through a recording.
+
+    On a CPU, and wherever nothing waits for a stream, `active` is always what `allocated` is, and a second
+    curve would only be in the way. So `active` is left out up to the first event at which it differs; a
+    curve of it that begins there was the same as `allocated` before.
 
     Attributes:
         clipped_values: how many values above `HIGHEST_EXACT` were lowered to it.
@@ -48,8 +48,8 @@ class CounterChanges:
         self._last: dict[CounterKey, int] = {}
         self.clipped_values = 0
 
-    def of(self, batch: EventBatch, time_ns: npt.NDArray[np.int64]) -> Iterator[DeviceChanges]:
-        """What changes in the batch, device by device; unknown values are no change.
+    def of(self, batch: EventBatch) -> Iterator[Changes]:
+        """What changes in the batch, counter by counter; unknown values are no change.
 
         Markers are passed over: they repeat what their neighbours say, and "peak" comes when all is over.
         """
@@ -57,28 +57,25 @@ class CounterChanges:
         if not names:
             return
         for rank, device, rows in _by_device(batch, batch.kind != EventKind.MARKER):
-            changed = {}
+            allocated = batch.allocated_bytes[rows]
             for name in names:
                 key = CounterKey(rank, device, name)
                 values = getattr(batch, f"{name}_bytes")[rows]
-                changed[key] = values, self._changed(key, values)
-            anywhere = np.logical_or.reduce([where for _, where in changed.values()])
-            counters = {
-                key: (self._clip(values[anywhere]), where[anywhere])
-                for key, (values, where) in changed.items()
-                if where.any()
-            }
-            if counters:
-                yield DeviceChanges(time_ns[rows][anywhere], counters)
+                if name == "active" and key not in self._last:
+                    values = _from_first_difference(values, allocated)
+                changed = self._changed(key, values)
+                if len(changed):
+                    yield Changes(key, rows[changed], self._clip(values[changed]))
 
-    def _changed(self, key: CounterKey, values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        known = np.flatnonzero(values >= 0)
-        changed = np.zeros(len(values), np.bool_)
-        if len(known):
-            previous = np.concatenate(([self._last.get(key, -1)], values[known[:-1]]))
-            changed[known] = values[known] != previous
-            self._last[key] = int(values[known[-1]])
-        return changed
+    def _changed(self, key: CounterKey, values: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
+        """Where the counter has another value than before."""
+        known = np.flatnonzero(values >= 0) if values.min(initial=0) < 0 else np.arange(len(values))
+        if not len(known):
+            return known
+        changed = np.diff(values[known], prepend=self._last.get(key, -1)) != 0
+        self._last[key] = int(values[known[-1]])
+        where: npt.NDArray[np.intp] = known[changed]
+        return where
 
     def _clip(self, values: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
         self.clipped_values += int((values > HIGHEST_EXACT).sum())
@@ -86,10 +83,17 @@ class CounterChanges:
         return clipped
 
 
+def _from_first_difference(active: npt.NDArray[Any], allocated: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """`active`, unknown up to where it first differs from `allocated`."""
+    differs = (active >= 0) & (active != allocated)
+    first = int(differs.argmax()) if differs.any() else len(active)
+    return np.where(np.arange(len(active)) < first, -1, active)
+
+
 def _by_device(
     batch: EventBatch, counted: npt.NDArray[np.bool_]
-) -> Iterator[tuple[int, int, npt.NDArray[np.bool_]]]:
+) -> Iterator[tuple[int, int, npt.NDArray[np.intp]]]:
     """The rows of every device of every rank."""
     devices = batch.rank.astype(np.int64) << 32 | batch.device.astype(np.int64) + 1
     for code in np.unique(devices[counted]).tolist():
-        yield code >> 32, (code & 0xFFFFFFFF) - 1, counted & (devices == code)
+        yield code >> 32, (code & 0xFFFFFFFF) - 1, np.flatnonzero(counted & (devices == code))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +10,8 @@ import numpy.typing as npt
 from memexport.exporters import _titles
 from memexport.exporters._perfetto_packets import ANNOTATION_NAMES
 from memexport.model import StringTable
+
+_NO_OVERLOAD: Final = -1
 
 
 class _Ids:
@@ -41,27 +43,45 @@ class Interning:
         self._strings = strings
         self._names = {kind: _Ids() for kind in range(len(_titles.SLICE_KINDS))}
         self._texts = _Ids()
+        self._overloads = _Ids()
+        self._own_names: dict[str, int] = {}
+        self._own_texts: dict[str, int] = {}
         self._new_names: list[tuple[int, str]] = []
         self._new_texts: list[tuple[int, str]] = []
-        self._name_count = 0
-        self._text_count = 0
 
     def names(self, kind: int, ids: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
         """Event names of slices of one kind, from their `Titles.name`."""
         table = self._names[kind]
         for id_ in table.new(ids):
-            self._name_count += 1
-            table.give(id_, self._name_count)
-            self._new_names.append((self._name_count, _titles.label(kind, id_, self._strings)))
+            table.give(id_, self.name(_titles.label(kind, id_, self._strings)))
         return table.of(ids)
 
     def texts(self, ids: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
         """Annotation values, from string ids; 0 for the null."""
         for id_ in self._texts.new(ids[ids != 0]):
-            self._text_count += 1
-            self._texts.give(id_, self._text_count)
-            self._new_texts.append((self._text_count, self._strings[id_]))
+            self._texts.give(id_, self.text(self._strings[id_]))
         return self._texts.of(ids)
+
+    def overloads(self, ids: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        """Annotation values: the overloads of operators, from the string ids of their names; 0 for none."""
+        for id_ in self._overloads.new(ids):
+            overload = _titles.operator_overload(self._strings[id_])
+            self._overloads.give(id_, self.text(overload) if overload else _NO_OVERLOAD)
+        return np.maximum(self._overloads.of(ids), 0)
+
+    def name(self, text: str) -> int:
+        """The number of an event name."""
+        if text not in self._own_names:
+            self._own_names[text] = len(self._own_names) + 1
+            self._new_names.append((self._own_names[text], text))
+        return self._own_names[text]
+
+    def text(self, text: str) -> int:
+        """The number of an annotation value."""
+        if text not in self._own_texts:
+            self._own_texts[text] = len(self._own_texts) + 1
+            self._new_texts.append((self._own_texts[text], text))
+        return self._own_texts[text]
 
     def write_new(self, interned_data: Any) -> bool:
         """Put what was numbered since the last call into an InternedData message; whether there was any."""
@@ -79,7 +99,7 @@ def write_vocabulary(interned_data: Any) -> None:
     """The entries that every trace has: annotation names and categories (iid: place in `SLICE_KINDS` + 1)."""
     for iid, category in enumerate(_titles.SLICE_KINDS, 1):
         interned_data.event_categories.add(iid=iid, name=category)
-    for iid, name in ANNOTATION_NAMES.items():
+    for iid, name in enumerate(ANNOTATION_NAMES, 1):
         interned_data.debug_annotation_names.add(iid=iid, name=name)
 
 

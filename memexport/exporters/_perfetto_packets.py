@@ -6,7 +6,7 @@ Field numbers are those of protos/perfetto/trace/trace_packet.proto and track_ev
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
@@ -20,10 +20,11 @@ SEQUENCE_ID: Final = 1
 FIRST_ON_SEQUENCE: Final = 1  # TracePacket.SEQ_INCREMENTAL_STATE_CLEARED
 NEEDS_INTERNED: Final = 2  # TracePacket.SEQ_NEEDS_INCREMENTAL_STATE
 
-MODULE_IID: Final = 1
-BYTES_DELTA_IID: Final = 2
-CLASS_IID: Final = 3
-ANNOTATION_NAMES: Final = {MODULE_IID: "module", BYTES_DELTA_IID: "bytes_delta", CLASS_IID: "class"}
+ANNOTATION_NAMES: Final = (
+    "module", "bytes_delta", "class", "overload", "allocated", "bytes", "category", "device",
+)  # fmt: skip
+"""Interned: the iid of an annotation's name is its place here, counted from 1."""
+_IIDS: Final = {name: iid for iid, name in enumerate(ANNOTATION_NAMES, 1)}
 
 _PACKET: Final = wire.tag(1, wire.LENGTH_DELIMITED)
 _COMPRESSED_PACKETS: Final = wire.tag(50, wire.LENGTH_DELIMITED)
@@ -40,6 +41,36 @@ Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
+class Bars:
+    """Begins and ends of tensor lifetimes, in the order in which they happen, as equal-length columns.
+
+    Attributes:
+        place: of the event in its batch.
+        begins: whether a bar begins; else one ends, and the columns that follow `track` mean nothing.
+        track: the uuid of its lane.
+        name: interned event name.
+        module, category, device: interned values of annotations, 0 for none.
+    """
+
+    place: Ints
+    time_ns: Ints
+    begins: Mask
+    track: Ints
+    name: Ints
+    size_bytes: Ints
+    module: Ints
+    category: Ints
+    device: Ints
+
+    def __len__(self) -> int:
+        return len(self.place)
+
+    def at(self, rows: Any) -> Bars:
+        """The rows that a NumPy index picks."""
+        return Bars(*(getattr(self, column.name)[rows] for column in fields(self)))
+
+
+@dataclass(frozen=True)
 class Slices:
     """Slices as equal-length columns, in the order in which they ended.
 
@@ -48,9 +79,9 @@ class Slices:
         track: the uuid of the track that each lies on.
         name: interned event name.
         category: interned category.
-        text_name: interned name of an annotation: `MODULE_IID` or `CLASS_IID`.
-        text: its interned value, 0 for none.
+        module, class_name, overload: interned values of annotations, 0 for none.
         bytes_delta: `UNKNOWN_SIZE` for none.
+        allocated: the counter after the slice, −1 for none.
     """
 
     begin_ns: Ints
@@ -58,9 +89,11 @@ class Slices:
     track: Ints
     name: Ints
     category: Ints
-    text_name: Ints
-    text: Ints
+    module: Ints
+    class_name: Ints
+    overload: Ints
     bytes_delta: Ints
+    allocated: Ints
 
     def __len__(self) -> int:
         return len(self.begin_ns)
@@ -70,43 +103,82 @@ class Slices:
         return Slices(*(getattr(self, column.name)[rows] for column in fields(self)))
 
 
-def encode_slices(slices: Slices) -> bytes:
+@dataclass(frozen=True)
+class EncodedSlices:
+    """The packets of a batch's slices: `early`, then `blocks` and whatever else has a place, then `late`.
+
+    Attributes:
+        blocks: packets by the positions of their slices.
+    """
+
+    early: bytes
+    blocks: list[wire.Block]
+    late: bytes
+
+
+def encode_slices(slices: Slices) -> EncodedSlices:
     """A BEGIN and an END packet for each slice.
 
-    The importer sorts by time, and leaves packets of one time as they stand. So ENDs come first (a slice that
-    ends when another begins is not around it), then BEGINs from the last ended to the first (of two that
-    begin at once the outer one ended later), then the slices without a length, each as a pair. Those that lie
-    at the very end of a longer slice go before its END.
+    The importer sorts by time, and leaves packets of one time as they stand. So a slice's END comes before its
+    BEGIN: one that ends when another begins is not around it, and ends before it in the record. Of two that
+    begin at once the outer one ended later; where there are such, BEGINs come last, the last ended first.
+    Slices without a length follow, each as a pair; those at the very end of a longer one go before its END.
     """
     empty = slices.begin_ns == slices.end_ns
-    if not empty.any():
-        return _ends(slices) + _begins(slices.at(np.s_[::-1]))
-    lasting = slices.at(~empty)
-    closing = empty & _closes_later(slices, empty)
-    early, late = _pairs(slices.at(closing)), _pairs(slices.at(empty & ~closing))
-    return early + _ends(lasting) + _begins(lasting.at(np.s_[::-1])) + late
+    early = late = b""
+    place = np.arange(len(slices))
+    if empty.any():
+        closing = empty & _closes_later(slices, empty)
+        early, late = _pairs(slices.at(closing)), _pairs(slices.at(empty & ~closing))
+        place = np.flatnonzero(~empty)
+    lasting = slices.at(place)
+    blocks = [(place, _ends(lasting))]
+    if len(np.unique(lasting.begin_ns)) == len(lasting):
+        blocks += ((place[rows], begins) for rows, begins in _begin_blocks(lasting))
+    else:
+        late = wire.weave(len(lasting), _begin_blocks(lasting.at(np.s_[::-1]))) + late
+    return EncodedSlices(early, blocks, late)
 
 
 def encode_instants(time_ns: Ints, track: Ints, name: Ints) -> bytes:
     """One instant for each row; `name` is interned."""
     event = [*wire.varint_field(9, _INSTANT), *wire.varint_field(10, name), *wire.varint_field(11, track)]
-    return wire.join(len(time_ns), _packet(time_ns, event, _NEEDS_INTERNED))
+    return wire.records(len(time_ns), _packet(time_ns, event, _NEEDS_INTERNED)).tobytes()
 
 
-def encode_counters(time_ns: Ints, counters: Iterable[tuple[int, Ints, Mask]]) -> bytes:
-    """Values of counters that change at the same times: for each its track, its values, and where it has one.
+def encode_counter(time_ns: Ints, track: int, value: Ints) -> wire.Records:
+    """A value for each row."""
+    event = [*wire.varint_field(9, _COUNTER), *wire.varint_field(11, track), *wire.varint_field(30, value)]
+    return wire.records(len(time_ns), _packet(time_ns, event))
 
-    What changes together stands together: the bytes that repeat are then near enough for zlib to see.
+
+def encode_bars(bars: Bars) -> Iterator[wire.Block]:
+    """A BEGIN or an END packet for each row, by place: on a lane, one bar may end as another begins.
+
+    A bar that has no END is drawn to the end of the trace, fading out.
     """
-    pieces = []
-    for track, value, present in counters:
-        event = [
-            *wire.varint_field(9, _COUNTER),
-            *wire.varint_field(11, track),
-            *wire.varint_field(30, value),
-        ]
-        pieces += wire.optional(present, _packet(time_ns, event))
-    return wire.join(len(time_ns), pieces)
+    ends = bars.at(~bars.begins)
+    event = wire.varint_field(9, _SLICE_END) + wire.varint_field(11, ends.track)
+    yield ends.place, wire.records(len(ends), _packet(ends.time_ns, event))
+    begun = bars.at(bars.begins)
+    shape = (begun.module != 0) | (begun.category != 0) << 1 | (begun.size_bytes != UNKNOWN_SIZE) << 2
+    for rows in _groups(shape):
+        alike = begun.at(rows)
+        yield alike.place, wire.records(len(alike), _bar_begin(alike))
+
+
+def _bar_begin(bars: Bars) -> list[wire.Piece]:
+    """Of bars that have the same annotations."""
+    event = [
+        *_integer("bytes", bars.size_bytes, UNKNOWN_SIZE),
+        *_text("module", bars.module),
+        *_text("category", bars.category),
+        *_text("device", bars.device),
+        *wire.varint_field(9, _SLICE_BEGIN),
+        *wire.varint_field(10, bars.name),
+        *wire.varint_field(11, bars.track),
+    ]
+    return _packet(bars.time_ns, event, _NEEDS_INTERNED)
 
 
 def compressed(encoded: bytes) -> bytes:
@@ -126,25 +198,44 @@ def _closes_later(slices: Slices, empty: Mask) -> Mask:
     return closing
 
 
-def _begins(slices: Slices) -> bytes:
-    return wire.join(len(slices), _begin(slices))
-
-
-def _ends(slices: Slices) -> bytes:
-    return wire.join(len(slices), _end(slices))
+def _ends(slices: Slices) -> wire.Records:
+    return wire.records(len(slices), _end(slices))
 
 
 def _pairs(slices: Slices) -> bytes:
-    return wire.join(len(slices), _begin(slices) + _end(slices))
+    ends = np.arange(len(slices)), _ends(slices)
+    return wire.weave(len(slices), [*_begin_blocks(slices), ends])
+
+
+def _begin_blocks(slices: Slices) -> Iterator[wire.Block]:
+    """The BEGINs by which annotations they have."""
+    shape = (
+        (slices.module != 0)
+        | (slices.class_name != 0) << 1
+        | (slices.overload != 0) << 2
+        | (slices.allocated >= 0) << 3
+        | (slices.bytes_delta != UNKNOWN_SIZE) << 4
+        | (slices.bytes_delta < 0) << 5  # takes ten bytes, which the others are spared
+    )
+    for rows in _groups(shape):
+        yield rows, wire.records(len(rows), _begin(slices.at(rows)))
+
+
+def _groups(shape: Ints) -> Iterator[Ints]:
+    """The rows of each value."""
+    for value in np.flatnonzero(np.bincount(shape)).tolist():
+        yield np.flatnonzero(shape == value)
 
 
 def _begin(slices: Slices) -> list[wire.Piece]:
-    text = wire.varint_field(1, slices.text_name) + wire.varint_field(17, slices.text)
-    delta = wire.varint_field(1, BYTES_DELTA_IID) + wire.varint_field(4, slices.bytes_delta)
+    """Of slices that have the same annotations."""
     event = [
         *wire.varint_field(3, slices.category),
-        *wire.optional(slices.text != 0, wire.message_field(4, text)),
-        *wire.optional(slices.bytes_delta != UNKNOWN_SIZE, wire.message_field(4, delta)),
+        *_text("module", slices.module),
+        *_text("class", slices.class_name),
+        *_text("overload", slices.overload),
+        *_integer("bytes_delta", slices.bytes_delta, UNKNOWN_SIZE),
+        *_integer("allocated", slices.allocated, -1),
         *wire.varint_field(9, _SLICE_BEGIN),
         *wire.varint_field(10, slices.name),
         *wire.varint_field(11, slices.track),
@@ -155,6 +246,20 @@ def _begin(slices: Slices) -> list[wire.Piece]:
 def _end(slices: Slices) -> list[wire.Piece]:
     event = wire.varint_field(9, _SLICE_END) + wire.varint_field(11, slices.track)
     return _packet(slices.end_ns, event)
+
+
+def _text(name: str, value: Ints) -> list[wire.Piece]:
+    """An annotation with an interned value; 0, then in all rows, stands for none."""
+    if not value[0]:
+        return []
+    return wire.message_field(4, wire.varint_field(1, _IIDS[name]) + wire.varint_field(17, value))
+
+
+def _integer(name: str, value: Ints, null: int) -> list[wire.Piece]:
+    """An annotation with a number; the null, then in all rows, stands for none."""
+    if value[0] == null:
+        return []
+    return wire.message_field(4, wire.varint_field(1, _IIDS[name]) + wire.varint_field(4, value))
 
 
 def _packet(time_ns: Ints, event: list[wire.Piece], flags: Sequence[wire.Piece] = ()) -> list[wire.Piece]:

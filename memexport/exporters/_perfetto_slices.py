@@ -10,7 +10,7 @@ import numpy.typing as npt
 from memexport.exporters import _titles
 from memexport.exporters._nesting import Nestings
 from memexport.exporters._perfetto_interning import Interning
-from memexport.exporters._perfetto_packets import CLASS_IID, MODULE_IID, Slices, encode_slices
+from memexport.exporters._perfetto_packets import EncodedSlices, Slices, encode_slices
 from memexport.exporters._perfetto_tracks import Tracks
 from memexport.exporters._processes import thread_tracks
 from memexport.model import EventBatch, StringTable
@@ -27,13 +27,12 @@ class SliceColumns:
         self._tracks = tracks
         self._nestings = Nestings(tracks.beside)
 
-    def encode(self, batch: EventBatch, begin_ns: Ints, end_ns: Ints) -> bytes:
-        """The packets of all slices of the batch."""
+    def encode(self, batch: EventBatch, begin_ns: Ints, end_ns: Ints) -> EncodedSlices:
+        """The packets of all slices; `blocks` by the places of their events in the batch."""
         events, drawn = _titles.drawn_as_slices(batch)
-        if not len(events):
-            return b""
         slices = self._slices(events, begin_ns[drawn], end_ns[drawn])
-        return encode_slices(self._nested(slices))
+        encoded = encode_slices(self._nested(slices))
+        return replace(encoded, blocks=[(drawn[position], packets) for position, packets in encoded.blocks])
 
     def _nested(self, slices: Slices) -> Slices:
         """The slices where they can be drawn: those that do not nest, on tracks beside their thread's."""
@@ -47,13 +46,17 @@ class SliceColumns:
             rows = titles.kind == kind
             if rows.any():
                 names[rows] = self._interning.names(kind, titles.name[rows])
+        is_operator = titles.kind == _titles.OPERATOR
+        texts = self._interning.texts(titles.text)
         return Slices(
             begin_ns=begin_ns,
             end_ns=end_ns,
             track=thread_tracks(events, self._tracks.thread),
             name=names,
             category=titles.kind + 1,
-            text_name=np.where(titles.kind == _titles.OPERATOR, MODULE_IID, CLASS_IID),
-            text=self._interning.texts(titles.text),
+            module=np.where(is_operator, texts, 0),
+            class_name=np.where(is_operator, 0, texts),
+            overload=np.where(is_operator, self._interning.overloads(events.name), 0),
             bytes_delta=titles.size_bytes,
+            allocated=np.where(is_operator, events.allocated_bytes, -1),
         )

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from memexport.exporters._counters import CounterKey
+from memexport.analysis.places import Place
+from memexport.exporters._counters import COUNTER_NAMES, CounterKey
+from memexport.exporters._flamegraph import category_name
 from memexport.exporters._perfetto_interning import protobuf_text
 from memexport.exporters._processes import Processes
 from memexport.model import RecordingInfo, StringTable
 
 _UNIT_SIZE_BYTES: Final = 3
+_EXPLICIT: Final = 3
+_AFTER_CATEGORIES: Final = 100
+_FIRST_HEAP_PID: Final = 50_000_000
 
 
 class Tracks:
@@ -79,11 +84,53 @@ class Tracks:
             descriptor = self._describe(counter, parent)
             descriptor.name = name
             descriptor.counter.unit = _UNIT_SIZE_BYTES
+            descriptor.child_ordering = _EXPLICIT
+            descriptor.sibling_order_rank = _AFTER_CATEGORIES + COUNTER_NAMES.index(counter.name)
             if not self._several_ranks:
                 descriptor.counter.y_axis_share_key = f"device {counter.device}"
             elif parent is None:
                 descriptor.counter.y_axis_share_key = counter.name
         return self._uuids[counter]
+
+    def category(self, place: Place, category: int) -> int:
+        """The counter of a category of memory, below `allocated`; categories share an axis."""
+        rank = self._processes.known_rank(place.rank)
+        key = ("category", rank, place.device, category)
+        if key not in self._uuids:
+            descriptor = self._describe(key, self.counter(CounterKey(rank, place.device, "allocated")))
+            descriptor.name = category_name(category)
+            descriptor.sibling_order_rank = category
+            descriptor.counter.unit = _UNIT_SIZE_BYTES
+            descriptor.counter.y_axis_share_key = "categories"
+        return self._uuids[key]
+
+    def lifetimes(self, place: Place, name: str, lane: int) -> int:
+        """A lane of a chart of tensor lifetimes; the UI draws all lanes of one name as one chart."""
+        rank = self._processes.known_rank(place.rank)
+        key = (name, rank, place.device, lane)
+        if key not in self._uuids:
+            parent = self.process(rank)
+            self._describe(key, parent).name = self._processes.counter_name(place.device, name)
+        return self._uuids[key]
+
+    def heap(self, place: Place, dumps_before: int) -> int:
+        """The pid for the heap dump of a place.
+
+        Dumps of one process would be added up, so that only the first one of a rank is its own process's.
+        """
+        pid = self._processes.pid(place.rank)
+        if not dumps_before:
+            self.process(place.rank)
+            return pid
+        name = f"{self._processes.name(place.rank)}: {self._processes.device_name(place.device)}"
+        process = self._describe(("heap", place)).process
+        process.pid = pid = _FIRST_HEAP_PID + len(self._uuids)
+        process.process_name = protobuf_text(f"{name} at its peak")
+        return int(pid)
+
+    def device_name(self, device: int) -> str:
+        """What torch calls the device."""
+        return self._processes.device_name(device)
 
     def _counter_place(self, counter: CounterKey) -> tuple[int | None, str]:
         """The parent track, and the name."""

@@ -60,7 +60,12 @@ class Processes:
 
     def counter_name(self, device: int, counter: str) -> str:
         """The counter with the device it is of."""
-        return f"{self._info.devices[device]} {counter}" if device >= 0 else counter
+        return f"{self.device_name(device)} {counter}" if device >= 0 else counter
+
+    def device_name(self, device: int) -> str:
+        """What torch calls the device, from its place in the recording's list."""
+        known = 0 <= device < len(self._info.devices)
+        return str(self._info.devices[device]) if known else f"device {device}"
 
 
 def thread_tracks(events: EventBatch, track_of: Callable[[int, int], int]) -> npt.NDArray[np.int64]:

@@ -13,7 +13,17 @@ from memexport.model import UNKNOWN_SIZE, EventBatch, EventKind, Phase, StringTa
 SliceKind = Literal["operator", "module", "phase", "step", "annotation"]
 SLICE_KINDS: Final[tuple[SliceKind, ...]] = ("operator", "module", "phase", "step", "annotation")
 
-_SLICE_COLUMNS: Final = ("kind", "name", "module", "thread", "phase", "step", "rank", "size_bytes")
+_SLICE_COLUMNS: Final = (
+    "kind",
+    "name",
+    "module",
+    "thread",
+    "phase",
+    "step",
+    "rank",
+    "size_bytes",
+    "allocated_bytes",
+)
 
 OPERATOR, MODULE, PHASE, STEP, ANNOTATION = range(5)
 
@@ -79,6 +89,12 @@ def operator_label(name: str) -> str:
     """An operator as torch.profiler writes it: `aten.addmm.default` becomes `aten::addmm`."""
     parts = name.split(".")
     return "::".join(parts[:2]) if len(parts) == 3 and all(parts) else name
+
+
+def operator_overload(name: str) -> str | None:
+    """The overload that `operator_label` leaves out: of `aten.add.Tensor`, `Tensor`. None for `default`."""
+    parts = name.split(".")
+    return parts[2] if len(parts) == 3 and all(parts) and parts[2] != "default" else None
 
 
 def label(kind: int, name: int, strings: StringTable) -> str:

@@ -1,24 +1,22 @@
-"""How large, how fast and how hungry the archive is, beside pickle.
+"""How large and how fast the archive is, beside pickle.
 
-python tools/bench/archive.py [OPERATORS]     default 1000000: 2.9 million events
+    python tools/bench/archive.py [--operators 1000000]
 
-Each figure is the best of three; one thread; the file lies in the folder for temporary files. "read" checks
-every checksum and gives every column of every batch memory of its own, constant ones too.
+There are 2.9 events to an operator. Each figure is the best of three; one thread; the file lies in the folder
+for temporary files. "read" checks every checksum and gives every column of every batch memory of its own,
+constant ones too.
 """
 
 from __future__ import annotations
 
+import argparse
 import pickle
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parent))
 from synthetic import synthetic_batches
 
 from memexport.exporters.archive import ArchiveExporter
@@ -67,16 +65,6 @@ def read_pickle(path: Path) -> None:
         pickle.load(stream)  # noqa: S301 - this program wrote it
 
 
-def copy_archive(path: Path) -> None:
-    """Convert an archive into another, and print the peak of this process's resident memory (Linux)."""
-    source = ArchiveSource(path)
-    with tempfile.TemporaryDirectory() as folder:
-        write_archive(Path(folder) / "copy.memx", (source.info, source.tables, source.batches()))
-    # Not getrusage: what that gives a child begins at its parent's peak.
-    status = Path("/proc/self/status").read_text()
-    print(1024 * int(status.partition("VmHWM:")[2].split()[0]))
-
-
 def best(call: Callable[[], object]) -> float:
     """Seconds, the least of three."""
     seconds = []
@@ -101,39 +89,27 @@ def report(operators: int, folder: Path) -> None:
     peer_read = best(lambda: read_pickle(peer))
     size, peer_size = archive.stat().st_size, peer.stat().st_size
     legacy = LEGACY_BYTES_PER_OPERATOR * count
-    print(f"{events} events, {count} of them operators\n")
-    print(f"{'':24}{'archive':>12}{'pickle':>12}{'ratio':>9}{'target':>12}")
+    print(f"{events:,} events, {count:,} of them operators")
+    print(f"{'':30}{'archive':>10}{'pickle':>10}{'ratio':>8}{'target':>8}")
     row("bytes per event", size / events, peer_size / events, "≤ 12")
     row("write, million events/s", events / write / 1e6, events / peer_write / 1e6, "≥ 1")
     row("read, million events/s", events / read / 1e6, events / peer_read / 1e6, "≥ 5")
-    print(f"\nlegacy pickle, operators only: {legacy / size:.2f} times the archive's size with all events")
+    print(f"a legacy pickle of the operators alone takes {legacy / size:.1f} × the archive of all events")
 
 
 def row(name: str, archive: float, peer: float, target: str) -> None:
     """One line of the table."""
-    print(f"{name:24}{archive:12.2f}{peer:12.2f}{archive / peer:9.3f}{target:>12}")
+    print(f"{name:30}{archive:10.2f}{peer:10.2f}{archive / peer:8.2f}{target:>8}")
 
 
-def report_memory(folder: Path) -> None:
-    """Convert an archive of 10 million events in a process of its own."""
-    for operators in (340_000, 3_400_000):
-        path = folder / "large.memx"
-        events = write_archive(path, synthetic_batches(operators))
-        command = [sys.executable, __file__, "--copy", str(path)]
-        resident = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-        print(f"archive to archive, {events} events: {resident / 2**20:.0f} MiB resident (target ≤ 400 MB)")
-
-
-def main(arguments: list[str]) -> int:
-    """The exit code."""
-    if arguments[:1] == ["--copy"]:
-        copy_archive(Path(arguments[1]))
-        return 0
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--operators", type=int, default=1_000_000)
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        report(int(arguments[0]) if arguments else 1_000_000, Path(folder))
-        report_memory(Path(folder))
-    return 0
+        report(options.operators, Path(folder))
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main()

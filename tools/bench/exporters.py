@@ -4,7 +4,8 @@
 
 Perfetto's peer is perfetto's own `TraceProtoBuilder`: a BEGIN with two annotations and an END for each slice,
 and a value for each change of a counter, all interned alike. The Chrome exporter's peer is `json.dump` of the
-very document that it wrote. The best of the repeats counts, for both.
+very document that it wrote, the JSONL exporter's `json.dumps` of each line. The best of the repeats counts,
+for both; for speed, "× peer" is how many times as fast.
 """
 
 from __future__ import annotations
@@ -12,8 +13,6 @@ from __future__ import annotations
 import argparse
 import functools
 import json
-import resource
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
@@ -116,35 +115,42 @@ class Bench:
         """Speed and size of the Perfetto exporter."""
         start = self._info.start_time_unix_ns or 0
         slices, counters = slice_rows(self._events, start), counter_rows(self._events, start)
-        peer = seconds(lambda: build_with_peer(slices, counters, self._folder / "peer"), self._repeat)
-        for compress, target in ((False, 6.0), (True, 4.0)):
-            make = functools.partial(PerfettoExporter, compress=compress)
+        peer = self._folder / "peer.pftrace"
+        peer_took = seconds(lambda: build_with_peer(slices, counters, peer), self._repeat)
+        plain = functools.partial(PerfettoExporter, compress=False)
+        for label, make, faster, size in (
+            ("perfetto", PerfettoExporter, "≥ 6 ×", "≤ 35"),
+            ("perfetto, not compressed", plain, "≥ 6 ×", ""),
+        ):
             path, took = self._write("out.pftrace", make)
-            label = f"perfetto, {'default' if compress else 'not compressed'}"
-            self._report(label, took)
-            print(f"  {peer / took:.1f} × TraceProtoBuilder (at least {target:.0f})")
-            size = path.stat().st_size / self._operators
-            print(f"  {size:.1f} bytes an operator" + (" (at most 35)" if compress else ""))
+            self._speed(label, took, peer_took, faster)
+            self._size(path, peer, size)
 
     def chrome(self) -> None:
         """Speed and size of the Chrome exporter."""
         path, took = self._write("out.json", ChromeExporter)
         document = json.loads(path.read_bytes())
-        peer_path = self._folder / "peer.json"
+        peer = self._folder / "peer.json"
 
         def dump() -> None:
-            with peer_path.open("w") as stream:
+            with peer.open("w") as stream:
                 json.dump(document, stream)
 
-        peer = seconds(dump, self._repeat)
-        self._report("chrome", took)
-        print(f"  {peer / took:.1f} × json.dump (at least 4)")
-        print(f"  {path.stat().st_size / peer_path.stat().st_size:.2f} × its size (at most 1.1)")
+        self._speed("chrome", took, seconds(dump, self._repeat), "≥ 4 ×")
+        self._size(path, peer, "")
 
     def jsonl(self) -> None:
-        """Speed of the JSONL exporter."""
-        _, took = self._write("out.jsonl", JsonlExporter)
-        self._report("jsonl", took)
+        """Speed and size of the JSONL exporter."""
+        path, took = self._write("out.jsonl", JsonlExporter)
+        rows = [json.loads(line) for line in path.read_bytes().splitlines()]
+        peer = self._folder / "peer.jsonl"
+
+        def dump() -> None:
+            with peer.open("w") as stream:
+                stream.writelines(json.dumps(row) + "\n" for row in rows)
+
+        self._speed("jsonl", took, seconds(dump, self._repeat), "≥ 1 ×")
+        self._size(path, peer, "")
 
     def _write(self, name: str, make: Callable[[FileDestination], Any]) -> tuple[Path, float]:
         path = self._folder / name
@@ -155,18 +161,14 @@ class Bench:
         once()  # what is imported on first use is not the exporter's speed
         return path, seconds(once, self._repeat)
 
-    def _report(self, label: str, took: float) -> None:
-        per_operator, rate = took / self._operators * 1e6, len(self._events) / took / 1e6
-        print(f"{label}: {per_operator:.2f} µs an operator, {rate:.2f} million events/s")
+    def _speed(self, label: str, took: float, peer: float, target: str) -> None:
+        scale = 1e6 / self._operators
+        values = f"{took * scale:10.2f}{peer * scale:10.2f}{peer / took:8.1f}{target:>8}"
+        print(f"{label + ', µs/operator':38}{values}")
 
-
-def measure_memory(operators: int, folder: Path) -> None:
-    """How much the peak of resident memory grows when a recording is four times as long."""
-    for count in (operators, 4 * operators):
-        destination = FileDestination(folder / "large.pftrace", overwrite=True)
-        export(PerfettoExporter(destination), *synthetic_batches(count))
-        resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        print(f"perfetto, {count} operators streamed: {resident:.0f} MiB resident at most")
+    def _size(self, path: Path, peer: Path, target: str) -> None:
+        size, peer_size = (file.stat().st_size / self._operators for file in (path, peer))
+        print(f"{'    bytes/operator':38}{size:10.1f}{peer_size:10.1f}{size / peer_size:8.2f}{target:>8}")
 
 
 def main() -> None:
@@ -177,9 +179,9 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        measure_memory(options.operators, folder)
         bench = Bench(options.operators, options.repeat, folder)
-        print(f"{options.operators} operators, {sys.version.split()[0]}")
+        print(f"{options.operators:,} operators with what they allocated, released, and their modules")
+        print(f"{'':38}{'value':>10}{'peer':>10}{'× peer':>8}{'target':>8}")
         bench.perfetto()
         bench.chrome()
         bench.jsonl()

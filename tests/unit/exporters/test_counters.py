@@ -15,10 +15,8 @@ def changes(counters: CounterChanges, **columns: Any) -> dict[CounterKey, list[t
     columns = {"kind": np.full(len(columns["time_unix_ns"]), EventKind.SAMPLE), **columns}
     batch = EventBatch(**columns)
     found: dict[CounterKey, list[tuple[int, int]]] = {}
-    for device in counters.of(batch, batch.time_unix_ns):
-        for key, (values, changed) in device.counters.items():
-            rows = zip(device.time_ns[changed].tolist(), values[changed].tolist(), strict=True)
-            found[key] = list(rows)
+    for key, place, values in counters.of(batch):
+        found[key] = list(zip(batch.time_unix_ns[place].tolist(), values.tolist(), strict=True))
     return found
 
 
