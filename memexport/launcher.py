@@ -29,8 +29,18 @@ if TYPE_CHECKING:
 log = logging.getLogger("memexport")
 
 
-def run(target: Sequence[str], *, as_module: bool, outputs: Sequence[str], overwrite: bool) -> int:
+def run(
+    target: Sequence[str],
+    *,
+    as_module: bool,
+    outputs: Sequence[str],
+    overwrite: bool,
+    shapes: bool = False,
+    stacks: bool = False,
+) -> int:
     """Run `target` (a script or module name, then its arguments) and record into `outputs`.
+
+    `shapes` and `stacks` record each operator's arguments and Python code too.
 
     What the program sees (`sys.argv`, `sys.path`, `__main__`) and shows (tracebacks, exit code) is what plain
     python gives. A program that never imports torch leaves no output.
@@ -47,7 +57,7 @@ def run(target: Sequence[str], *, as_module: bool, outputs: Sequence[str], overw
         _check(Path(output), overwrite=overwrite)
     if not as_module and not os.path.exists(target[0]):  # noqa: PTH110 - it may be a zip or folder; any path
         raise UsageError(f"can't open file {target[0]!r}: no such file")
-    tracking = _Tracking(outputs)
+    tracking = _Tracking(outputs, shapes=shapes, stacks=stacks)
     hook = _AfterTorch(tracking.start)
     sys.meta_path.insert(0, hook)
     try:
@@ -61,8 +71,10 @@ def run(target: Sequence[str], *, as_module: bool, outputs: Sequence[str], overw
 class _Tracking:
     """The tracker around the program, if it ever imports torch."""
 
-    def __init__(self, outputs: Sequence[str]) -> None:
-        self._outputs = outputs
+    def __init__(self, outputs: Sequence[str], *, shapes: bool, stacks: bool) -> None:
+        self._outputs = [Path(output).absolute() for output in outputs]  # the program may change folders
+        self._shapes = shapes
+        self._stacks = stacks
         self._tracker: Tracker | None = None
 
     def start(self) -> None:
@@ -70,7 +82,12 @@ class _Tracking:
         from memexport.tracker import Tracker
 
         try:
-            self._tracker = Tracker(exporters=list(self._outputs), step_at_optimizer=True).start()
+            self._tracker = Tracker(
+                exporters=self._outputs,
+                step_at_optimizer=True,
+                record_shapes=self._shapes,
+                record_stacks=self._stacks,
+            ).start()
         except MemexportError as error:
             log.warning("memexport does not record: %s", error)
 

@@ -86,6 +86,7 @@ COLUMNS: Final[Mapping[str, np.dtype[Any]]] = {
     "active_bytes": np.dtype("i8"),
     "reserved_bytes": np.dtype("i8"),
     "address": np.dtype("u8"),
+    "inputs": np.dtype("u4"),
 }
 """Every column of an `EventBatch` and its type, in the order in which files keep them."""
 
@@ -110,6 +111,7 @@ NULLS: Final[Mapping[str, int]] = {
     "active_bytes": -1,
     "reserved_bytes": -1,
     "address": 0,
+    "inputs": 0,
 }
 """What each column holds where a value is not known or has no meaning. `kind` and `time_unix_ns` always have
 a value: theirs only fill columns that a caller left out."""
@@ -135,6 +137,9 @@ class EventBatch:
     A SPAN is one of four things: a module call has `module` set, and its class as `name`; a step is named
     "step" and has `step` set; a phase is named like its `phase` ("forward"); everything else is an
     annotation of the user's.
+
+    `inputs` are an OPERATOR's tensor arguments, as text ("float32[8, 64], int64[8]"), and `stack` is the
+    Python code that called it or made an ALLOCATION; both null unless the recorder was asked for them.
 
     `size_bytes` is what an ALLOCATION takes and what a RELEASE gives back (both ≥ 0); for an OPERATOR, its
     net change (what it allocated less what was released while it ran).
@@ -166,6 +171,7 @@ class EventBatch:
     active_bytes: Column
     reserved_bytes: Column
     address: Column
+    inputs: Column
 
     def __init__(self, *, kind: npt.ArrayLike, **columns: npt.ArrayLike) -> None:
         unknown = columns.keys() - COLUMNS.keys()

@@ -74,6 +74,7 @@ def _varied(names: list[int], stack: int) -> EventBatch:
         module=np.where(number < 32, names[2], 0),
         thread=names[3],
         stack=np.where(number % 2, stack, 0),
+        inputs=np.where(number % 3, names[2], 0),
         phase=np.array(list(Phase))[number % len(Phase)],
         category=np.array(list(Category))[number % len(Category)],
         device=np.where(number % 16 == 15, -1, number % 2),

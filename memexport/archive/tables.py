@@ -14,6 +14,7 @@ ID_COLUMNS: Final[Mapping[str, TableName]] = {
     "name": "strings",
     "module": "strings",
     "thread": "strings",
+    "inputs": "strings",
     "stack": "stacks",
     "device": "devices",
 }

@@ -27,36 +27,37 @@ from memexport.cli.terminal import say, say_written
     " Default: memexport-SCRIPT.PID.memx.",
 )
 @click.option("--force", is_flag=True, help="Replace files that exist.")
+@click.option("--shapes", is_flag=True, help="Record dtypes and shapes of every operator's tensors too.")
+@click.option("--stacks", is_flag=True, help="Record the Python code that called each operator too.")
 @click.option("-m", "module", is_flag=True, help="SCRIPT is the name of a module, as after python -m.")
 @click.argument("target", metavar="SCRIPT [ARGS]...", nargs=-1, required=True, type=click.UNPROCESSED)
-def command(outputs: tuple[str, ...], force: bool, module: bool, target: tuple[str, ...]) -> None:
+def command(
+    outputs: tuple[str, ...],
+    force: bool,
+    shapes: bool,
+    stacks: bool,
+    module: bool,
+    target: tuple[str, ...],
+) -> None:
     """Run a Python SCRIPT and record the memory of every model in it.
 
     Arguments, exit code and tracebacks are those of plain python.
     """
+    from memexport import launcher
+
     written = list(outputs) or [default_output(target[0], module=module)]
     # The script may change the working directory.
     paths = [Path(output).absolute() for output in written]
     before = [_state(path) for path in paths]
-    exit_code = launch(list(target), module=module, outputs=written, overwrite=force)
+    exit_code = launcher.run(
+        list(target), as_module=module, outputs=written, overwrite=force, shapes=shapes, stacks=stacks
+    )
     for path, state in zip(paths, before, strict=True):
         if _state(path) not in (None, state):
             say_written(path)
         elif "torch" not in sys.modules:
             say(f"memexport: {path.name} was not written: the program did not import torch")
     sys.exit(exit_code)
-
-
-def launch(argv: list[str], *, module: bool, outputs: list[str], overwrite: bool) -> int:
-    """Run the target under the tracker, in this process; its exit code.
-
-    Raises:
-        UsageError: there is no such script, or a suffix means no format.
-        OutputError: an output exists and may not be replaced, or its folder is missing.
-    """
-    from memexport import launcher
-
-    return launcher.run(argv, as_module=module, outputs=outputs, overwrite=overwrite)
 
 
 def default_output(target: str, *, module: bool) -> str:

@@ -19,10 +19,10 @@ Ints = npt.NDArray[np.int64]
 
 
 class CategoryChange(NamedTuple):
-    """A category's bytes right after the events at these positions in the batch, where they changed."""
+    """A category's bytes at the moments at which they changed."""
 
     category: int
-    position: Ints
+    time_ns: Ints
     bytes: Ints
 
 
@@ -57,7 +57,7 @@ class CategoryCounters:
         moments = np.flatnonzero(change)
         values = self._bytes.get(category, 0) + np.cumsum(change[moments])
         self._bytes[category] = int(values[-1]) if len(values) else self._bytes.get(category, 0)
-        return CategoryChange(category, residence.positions[moments], values)
+        return CategoryChange(category, _times(residence, moments), values)
 
     def _rest(self, explained: Ints, residence: Residence) -> Iterator[CategoryChange]:
         """What `allocated` holds beyond what is explained, wherever the counter is known."""
@@ -71,7 +71,7 @@ class CategoryCounters:
         changed[0] = self._unattributed is None or int(rest[0]) != self._unattributed
         self._unattributed = int(rest[-1])
         if changed.any():
-            yield CategoryChange(UNATTRIBUTED, residence.positions[known[changed]], rest[changed])
+            yield CategoryChange(UNATTRIBUTED, _times(residence, known[changed]), rest[changed])
 
 
 def _moves(residence: Residence) -> tuple[Ints, Ints, Ints]:
@@ -85,6 +85,11 @@ def _moves(residence: Residence) -> tuple[Ints, Ints, Ints]:
     explains = np.isin(category, _EXPLAINING) & (size != np.iinfo(np.int64).min)
     place = np.searchsorted(residence.positions, position[explains])
     return place, category[explains], size[explains]
+
+
+def _times(residence: Residence, events: Ints) -> Ints:
+    times: Ints = residence.end_ns[residence.positions[events]]
+    return times
 
 
 def _carried_on(values: npt.NDArray[Any], before: int) -> Ints:

@@ -123,12 +123,12 @@ class CounterLines:
         self._processes = processes
         self._tracks = tracks
 
-    def of(self, changes: Changes, end_ns: Ints) -> Iterable[str]:
+    def of(self, changes: Changes) -> Iterable[str]:
         """A line for each change of a counter."""
         rank, device, counter = changes.counter
         name = quoted(self._processes.counter_name(device, counter))
         head = f'"name":{name},"pid":{self._tracks.process(rank)}'
-        times = microseconds(end_ns[changes.place])
+        times = microseconds(changes.time_ns)
         return lines(_COUNTER, repeat(head, len(changes.values)), *times, changes.values.tolist())
 
 

@@ -26,10 +26,10 @@ class CounterKey(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """The values of one counter right after the events at which it changed, by their places in the batch."""
+    """The values of one counter at the moments at which it changed."""
 
     counter: CounterKey
-    place: npt.NDArray[np.intp]
+    time_ns: npt.NDArray[np.int64]
     values: npt.NDArray[np.int64]
 
 
@@ -48,7 +48,7 @@ class CounterChanges:
         self._last: dict[CounterKey, int] = {}
         self.clipped_values = 0
 
-    def of(self, batch: EventBatch) -> Iterator[Changes]:
+    def of(self, batch: EventBatch, time_ns: npt.NDArray[np.int64]) -> Iterator[Changes]:
         """What changes in the batch, counter by counter; unknown values are no change.
 
         Markers are passed over: they repeat what their neighbours say, and "peak" comes when all is over.
@@ -65,7 +65,7 @@ class CounterChanges:
                     values = _from_first_difference(values, allocated)
                 changed = self._changed(key, values)
                 if len(changed):
-                    yield Changes(key, rows[changed], self._clip(values[changed]))
+                    yield Changes(key, time_ns[rows[changed]], self._clip(values[changed]))
 
     def _changed(self, key: CounterKey, values: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
         """Where the counter has another value than before."""

@@ -54,12 +54,10 @@ class Edges:
     """Begins and ends of bars, in the order in which they happen; what names a bar is null at its end.
 
     Attributes:
-        position: of the event in its batch.
         lane: of the chart, from 0.
         name, module: string ids; `category` as in the model.
     """
 
-    position: Ints
     time_ns: Ints
     begins: Mask
     lane: Ints
@@ -98,8 +96,7 @@ class Chart:
         lane = self._assign(order, self._open.columns["lane"][closed], inner, len(rows))
         self._remember(open_end == NEVER, residence, rows, lane[np.argsort(order)][: len(rows)])
         columns = {name: _where(takes, c[rows], order) for name, c in lifetimes.born.columns.items()}
-        position = when[order] >> 1
-        return Edges(position, residence.end_ns[position], takes, lane, **columns)
+        return Edges(residence.end_ns[when[order] >> 1], takes, lane, **columns)
 
     def _assign(self, order: Ints, given_back: Ints, inner: Ints, born: int) -> Ints:
         """The lane of each edge. Unsorted they are begins, ends of earlier bars, ends of the `inner` ones."""

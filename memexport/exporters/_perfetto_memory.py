@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -20,7 +21,6 @@ from memexport.exporters._perfetto_interning import Interning
 from memexport.exporters._perfetto_tracks import Tracks
 from memexport.exporters._residence import Peak, Residence, Residences
 from memexport.model import Category, EventBatch, StringTable
-from memexport.wire import Block
 
 DURING: Final = "tensor lifetimes"
 BEFORE: Final = "tensors from before"
@@ -56,10 +56,10 @@ class MemoryTracks:
         self._residences = Residences()
         self._places: dict[Place, _PlaceTracks] = {}
 
-    def encode(self, batch: EventBatch, end_ns: Ints) -> Iterator[Block]:
-        """The packets of one more batch, by the places of their events in it."""
-        for residence in self._residences.add(batch, end_ns):
-            yield from self._encode_place(residence)
+    def encode(self, batch: EventBatch, end_ns: Ints) -> bytes:
+        """The packets of one more batch."""
+        residences = self._residences.add(batch, end_ns)
+        return b"".join(chain.from_iterable(map(self._encode_place, residences)))
 
     def encode_peaks(self) -> bytes:
         """A heap dump of each place at its peak, for places of which more than the counter is known."""
@@ -88,27 +88,25 @@ class MemoryTracks:
         """The places, that with the highest peak first: it is shown in its rank's own process."""
         return sorted(self._places, key=lambda place: (-self._places[place].peak.bytes, place))
 
-    def _encode_place(self, residence: Residence) -> Iterator[Block]:
+    def _encode_place(self, residence: Residence) -> Iterator[bytes]:
         place = self._places.get(residence.place)
         if place is None:
             place = self._places[residence.place] = _PlaceTracks(self._lifetimes_bytes)
         place.peak.add(residence)
         for change in place.categories.add(residence):
-            track, values = self._tracks.category(residence.place, change.category), change.bytes
-            times = residence.end_ns[change.position]
-            yield change.position, packets.encode_counter(times, track, np.minimum(values, HIGHEST_EXACT))
+            track = self._tracks.category(residence.place, change.category)
+            yield packets.encode_counter(change.time_ns, track, np.minimum(change.bytes, HIGHEST_EXACT))
         born = residence.lifetimes.born.columns
         drawn = place.floor.admit(born["size_bytes"], residence.allocated_bytes)
         from_before = born["name"] == 0
         for name, wanted in ((DURING, ~from_before), (BEFORE, from_before)):
             edges = place.charts[name].add(residence, drawn & wanted)
             if edges is not None and len(edges):
-                yield from self._encode_edges(residence.place, name, edges)
+                yield self._encode_edges(residence.place, name, edges)
 
-    def _encode_edges(self, place: Place, chart: str, edges: Edges) -> Iterator[Block]:
+    def _encode_edges(self, place: Place, chart: str, edges: Edges) -> bytes:
         return packets.encode_bars(
             packets.Bars(
-                place=edges.position,
                 time_ns=edges.time_ns,
                 begins=edges.begins,
                 track=self._track(place, chart, edges.lane),

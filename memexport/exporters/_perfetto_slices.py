@@ -10,7 +10,7 @@ import numpy.typing as npt
 from memexport.exporters import _titles
 from memexport.exporters._nesting import Nestings
 from memexport.exporters._perfetto_interning import Interning
-from memexport.exporters._perfetto_packets import EncodedSlices, Slices, encode_slices
+from memexport.exporters._perfetto_packets import Slices, encode_slices
 from memexport.exporters._perfetto_tracks import Tracks
 from memexport.exporters._processes import thread_tracks
 from memexport.model import EventBatch, StringTable
@@ -27,12 +27,13 @@ class SliceColumns:
         self._tracks = tracks
         self._nestings = Nestings(tracks.beside)
 
-    def encode(self, batch: EventBatch, begin_ns: Ints, end_ns: Ints) -> EncodedSlices:
-        """The packets of all slices; `blocks` by the places of their events in the batch."""
+    def encode(self, batch: EventBatch, begin_ns: Ints, end_ns: Ints) -> bytes:
+        """The packets of all slices of the batch."""
         events, drawn = _titles.drawn_as_slices(batch)
+        if not len(events):
+            return b""
         slices = self._slices(events, begin_ns[drawn], end_ns[drawn])
-        encoded = encode_slices(self._nested(slices))
-        return replace(encoded, blocks=[(drawn[position], packets) for position, packets in encoded.blocks])
+        return encode_slices(self._nested(slices))
 
     def _nested(self, slices: Slices) -> Slices:
         """The slices where they can be drawn: those that do not nest, on tracks beside their thread's."""

@@ -46,12 +46,12 @@ class ChromeExporter:
     def write(self, batch: EventBatch) -> None:
         """Write the batch's events, and the names of the threads that they are the first on."""
         begin_ns, end_ns = self._timeline.place(batch)
-        counters = (self._counter_lines.of(changes, end_ns) for changes in self._counters.of(batch))
+        changes = self._counters.of(batch, end_ns)
         events = "".join(
             chain(
                 self._slice_lines.of(batch, begin_ns, end_ns),
                 self._instant_lines.of(batch, begin_ns),
-                chain.from_iterable(counters),
+                chain.from_iterable(map(self._counter_lines.of, changes)),
             )
         )
         self._file.write(self._new_names() + events)

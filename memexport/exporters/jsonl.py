@@ -12,8 +12,10 @@ from memexport.model import NULLS, Category, EventBatch, EventKind, Phase, Recor
 _TEMPLATE: Final = (
     '{"kind":%s,"time_unix_ns":%d,"duration_ns":%s,"name":%s,"module":%s,"phase":%s,"category":%s,"device":%s,'
     '"step":%s,"rank":%s,"thread":%s,"size_bytes":%s,"allocated_bytes":%s,"active_bytes":%s,'
-    '"reserved_bytes":%s,"address":%s}\n'
+    '"reserved_bytes":%s,"address":%s'
 )
+# What only some recordings have, by the recorder's option.
+_ON_REQUEST: Final = {"record_shapes": ',"inputs":%s', "record_stacks": ',"stack":%s'}
 
 
 class JsonlExporter:
@@ -21,6 +23,9 @@ class JsonlExporter:
 
     Kinds, phases and categories are the enums' names in lower case, a device is its name ("cuda:0"), an
     address an integer. Without a clock (`clock = "index"`), `time_unix_ns` is the event's number × 1000.
+
+    Recordings with shapes have one more key, "inputs" (text); those with stacks one more, "stack": a list of
+    "file:line:function", innermost first.
     """
 
     def __init__(self, destination: FileDestination) -> None:
@@ -36,11 +41,14 @@ class JsonlExporter:
         self._categories = Fragments(
             lambda category: quoted(Category(category).name.lower() if category else None)
         )
+        self._stacks = Fragments(lambda id_: _stack(tables, id_))
+        self._on_request = [name for name in _ON_REQUEST if info.options.get(name) == "true"]
+        self._template = _TEMPLATE + "".join(_ON_REQUEST[name] for name in self._on_request) + "}\n"
         self._file.open()
 
     def write(self, batch: EventBatch) -> None:
         """Write a line for each event."""
-        self._file.write("".join(lines(_TEMPLATE, *self._columns(batch))))
+        self._file.write("".join(lines(self._template, *self._columns(batch))))
 
     def end(self, end: RecordingEnd) -> None:  # noqa: ARG002 - an Exporter's interface
         """Put the file in its place. What else is known at the end is not an event, and is left out."""
@@ -73,4 +81,16 @@ class JsonlExporter:
             shown("active_bytes"),
             shown("reserved_bytes"),
             shown("address"),
+            *(self._detail(name, batch) for name in self._on_request),
         ]
+
+    def _detail(self, name: str, batch: EventBatch) -> Iterable[str]:
+        return self._strings.of(batch.inputs) if name == "record_shapes" else self._stacks.of(batch.stack)
+
+
+def _stack(tables: Tables, stack_id: int) -> str:
+    """The frames of a stack as JSON, null for none."""
+    if not stack_id:
+        return "null"
+    frames = [quoted(tables.strings.get(frame)) for frame in reversed(tables.stacks.frames(stack_id))]
+    return f"[{','.join(frames)}]"

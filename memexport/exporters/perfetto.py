@@ -7,7 +7,6 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from memexport import wire
 from memexport.exporters import _perfetto_packets as packets
 from memexport.exporters import _titles
 from memexport.exporters._counters import CounterChanges
@@ -62,15 +61,11 @@ class PerfettoExporter:
         tracks = self._tracks or self._start(batch)
         begin_ns, end_ns = self._timeline.place(batch)
         self._last_time_ns = max(self._last_time_ns, int(end_ns.max(initial=0)))
-        slices = self._slices.encode(batch, begin_ns, end_ns)
-        counters = (
-            (place, packets.encode_counter(end_ns[place], tracks.counter(key), values))
-            for key, place, values in self._counters.of(batch)
-        )
-        # What happens at one event stands together: its time is then near enough for zlib to see it repeat.
-        blocks = [*counters, *self._memory.encode(batch, end_ns), *slices.blocks]
-        events = slices.early + wire.weave(len(batch), blocks) + slices.late
+        events = self._slices.encode(batch, begin_ns, end_ns)
         events += self._encode_markers(batch, begin_ns, tracks)
+        for key, times, values in self._counters.of(batch, end_ns):
+            events += packets.encode_counter(times, tracks.counter(key), values)
+        events += self._memory.encode(batch, end_ns)
         self._put(self._descriptions(tracks) + events)
 
     def end(self, end: RecordingEnd) -> None:

@@ -48,6 +48,9 @@ class Tracker:
         flush_interval: seconds between writes; at most this much is lost when the process is killed.
         step_at_optimizer: end a step after each `step()` of the first optimizer that runs, for programs that
             cannot call `tracker.step()`.
+        record_shapes: also record dtype and shape of each operator's tensor arguments.
+        record_stacks: also record the Python code that called each operator and made each allocation,
+            without the frames inside torch. Both cost time.
 
     Raises:
         UsageError: no format fits a path.
@@ -61,6 +64,8 @@ class Tracker:
         exporters: Sequence[str | os.PathLike[str] | Exporter] = (),
         flush_interval: float = 1.0,
         step_at_optimizer: bool = False,
+        record_shapes: bool = False,
+        record_stacks: bool = False,
     ) -> None:
         if flush_interval <= 0:
             raise UsageError(f"flush_interval is {flush_interval}, but must be more than 0 seconds")
@@ -75,6 +80,8 @@ class Tracker:
                 registry.exporter_for(output)
         self._flush_interval = flush_interval
         self._step_at_optimizer = step_at_optimizer
+        self._record_shapes = record_shapes
+        self._record_stacks = record_stacks
         self._running: Session | None = None
         self._finished: Session | None = None
 
@@ -90,7 +97,13 @@ class Tracker:
         modules = [module for ref in self._modules if (module := ref()) is not None]
         optimizers = [optimizer for ref in self._optimizers if (optimizer := ref()) is not None]
         exporters = [_exporter(output) for output in self._outputs]
-        recording = Session(exporters, self._flush_interval, fake=_is_simulated(modules))
+        recording = Session(
+            exporters,
+            self._flush_interval,
+            fake=_is_simulated(modules),
+            shapes=self._record_shapes,
+            stacks=self._record_stacks,
+        )
         recording.start(modules, optimizers, step_at_optimizer=self._step_at_optimizer)
         self._running = self._finished = recording
         return self

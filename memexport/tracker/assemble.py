@@ -32,8 +32,11 @@ _WORKS = _kinds(rows.OPERATOR, rows.BOUNDARY, rows.STEP)
 _SIGN = np.zeros(DEVICE_UNIT, np.int64)
 _SIGN[[rows.ALLOCATION, rows.RELEASE]] = 1, -1
 
-# Columns that the assembler fills with one value, or not at all.
-_CONSTANT = ("rank", "stack")
+_CALLS = _kinds(rows.OPERATOR, rows.IGNORED)
+
+# Columns that the assembler fills with one value; and those that there are only on request.
+_CONSTANT = ("rank",)
+_DETAILS = ("inputs", "stack")
 
 
 class Assembler:
@@ -44,15 +47,23 @@ class Assembler:
         clock_offset_ns: Unix time minus `time.perf_counter_ns()`.
         rank: written into every event; −1 for none.
         has_counters: whether the device with this index has an allocator that is asked.
+        details: whether there are DETAILS rows.
     """
 
     def __init__(
-        self, labels: Labels, clock_offset_ns: int, rank: int, has_counters: Callable[[int], bool]
+        self,
+        labels: Labels,
+        clock_offset_ns: int,
+        rank: int,
+        has_counters: Callable[[int], bool],
+        *,
+        details: bool = False,
     ) -> None:
         self._labels = labels
         self._offset = clock_offset_ns
         self._rank = rank
         self._counters = DeviceCounters(labels, has_counters)
+        self._details = CallDetails() if details else None
         self._steps = Steps(labels)
         self._phases = PhaseRuns(labels, [Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER], boundary=True)
         self._recomputations = PhaseRuns(labels, [Phase.RECOMPUTE], boundary=False)
@@ -62,6 +73,8 @@ class Assembler:
         parsed = Rows.parse(chunk, self._labels)
         columns = self._columns(parsed)
         columns |= self._counters.columns(parsed)
+        if self._details is not None:
+            columns |= self._details.columns(parsed)
         columns["step"], derived = self._steps.read(parsed)
         works = np.flatnonzero(_WORKS[parsed.kind])
         derived += self._recomputations.read(parsed, works) + self._phases.read(parsed, works)
@@ -71,7 +84,8 @@ class Assembler:
         """What is only known at the end: phases and the step still open, and each device's "peak"."""
         derived = self._recomputations.close() + self._phases.close() + self._steps.close(now)
         derived += self._counters.peak_markers()
-        nothing = {name: np.empty(0, dtype) for name, dtype in COLUMNS.items() if name not in _CONSTANT}
+        left_out = _CONSTANT if self._details is not None else _CONSTANT + _DETAILS
+        nothing = {name: np.empty(0, dtype) for name, dtype in COLUMNS.items() if name not in left_out}
         return self._merge(nothing, np.empty(0, np.intp), derived)
 
     def _columns(self, chunk: Rows) -> Columns:
@@ -107,6 +121,42 @@ class Assembler:
         offset = self._offset if name == "time_unix_ns" else 0
         more = [d.values.get(name, NULLS[name]) + offset for d in derived]
         return np.concatenate([values, np.array(more, COLUMNS[name]).astype(values.dtype)])
+
+
+class CallDetails:
+    """Gives what DETAILS rows say to the operator that follows in their thread, and to its allocations."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, tuple[int, int]] = {}
+
+    def columns(self, chunk: Rows) -> Columns:
+        """`inputs` of operators, `stack` of operators and allocations."""
+        inputs, stack = np.zeros((2, len(chunk)), np.uint32)
+        threads = np.unique(chunk.thread[chunk.kind == rows.DETAILS]).tolist()
+        for thread in {*threads, *self._open}:
+            here = np.flatnonzero(chunk.thread == thread)
+            inputs[here], stack[here] = self._of_thread(thread, chunk, here)
+        inputs[chunk.kind != rows.OPERATOR] = 0
+        stack[(chunk.kind != rows.OPERATOR) & (chunk.kind != rows.ALLOCATION)] = 0
+        return {"inputs": inputs, "stack": stack}
+
+    def _of_thread(self, thread: int, chunk: Rows, here: Positions) -> tuple[Ints, Ints]:
+        """For each row, the DETAILS of the call in which it lies; 0 between calls."""
+        kind = chunk.kind[here]
+        opens = np.flatnonzero(kind == rows.DETAILS)
+        closes = np.flatnonzero(_CALLS[kind])
+        # Row 0 of the lookup stands for the call that the last chunk ended in.
+        before = self._open.pop(thread, (0, 0))
+        looked_up = np.vstack([before, np.stack((chunk.time, chunk.first), axis=1)[here[opens]]])
+        latest = np.searchsorted(opens, np.arange(len(here)), side="right")
+        opened = np.concatenate([[-1], opens])[latest]
+        closed_since = np.searchsorted(closes, np.arange(len(here))) > np.searchsorted(
+            closes, opened, "right"
+        )
+        details = np.where(closed_since[:, None], 0, looked_up[latest])
+        if len(here) and not _CALLS[kind[-1]] and not closed_since[-1]:
+            self._open[thread] = tuple(looked_up[-1].tolist())
+        return details[:, 0], details[:, 1]
 
 
 @dataclass

@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 
 from memexport.model import Category, Phase
 from memexport.tracker import counters, rows
+from memexport.tracker.details import Details
 from memexport.tracker.modules import ModuleNode
 from memexport.tracker.rows import DEVICE_UNIT, Labels
 from memexport.tracker.running import NO_TASK, Running, Thread, graph_task
@@ -102,7 +103,7 @@ class Capture:
         failed: the error that stopped the capture before its time, None if there was none.
     """
 
-    def __init__(self, labels: Labels, *, fake: bool) -> None:
+    def __init__(self, labels: Labels, *, fake: bool, details: Details | None = None) -> None:
         self.labels = labels
         self.log_bytes = bytearray()
         self.devices: list[torch.device] = [torch.device("cpu")]
@@ -116,7 +117,8 @@ class Capture:
         self._next_number = itertools.count(1).__next__
         self._growing = threading.RLock()
         self._released = self._release_function()
-        self._mode = _DispatchMode(self._dispatch_function())
+        dispatch = self._dispatch_function()
+        self._mode = _DispatchMode(dispatch if details is None else self._detailed(dispatch, details))
         self._watching = False
         self._hooks: list[Any] = []
 
@@ -281,6 +283,22 @@ class Capture:
             return result
 
         return dispatch
+
+    def _detailed(self, dispatch: Callable[..., Any], details: Details) -> Callable[..., Any]:
+        """The same, with what was asked for of each call logged before it."""
+        push, pack, running = self.log_bytes.extend, rows.ROW.pack, self.running
+
+        def detailed(
+            mode: Any, func: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+        ) -> Any:
+            try:
+                inputs, stack = details.of_call(args, kwargs)
+                push(pack(rows.DETAILS, running.thread().context, inputs, stack, 0))
+            except Exception as error:
+                self.fail(error)
+            return dispatch(mode, func, _types, args, kwargs)
+
+        return detailed
 
     def _operator(self, function: Any) -> _Operator:
         return self._operators.setdefault(id(function), _Operator(function, self.labels))

@@ -14,6 +14,7 @@ of our own, no per-event Python object, 32 bytes a row until the drain thread ta
     COUNTERS      allocated     active        reserved      of the code's device, for the row before it there
     STEP          when          0             0             a training step ended
     BOUNDARY      when          when          0             an outermost module or optimizer began or ended
+    DETAILS       inputs id     stack id      0             of the next operator in the row's thread
     IGNORED       began         ended         net bytes     a dispatched call that works on no memory
 """
 
@@ -43,6 +44,7 @@ COUNTERS: Final = 8
 STEP: Final = 9
 BOUNDARY: Final = 10
 IGNORED: Final = 11
+DETAILS: Final = 12
 
 # A code is kind + device × 16 + label × 1024: the hot path adds these, the drain thread takes them apart.
 DEVICE_UNIT: Final = 16

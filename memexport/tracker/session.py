@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from memexport.model import Category, Device, EventBatch, RecordingEnd, Recordin
 from memexport.tracker import counters
 from memexport.tracker.assemble import START, Assembler
 from memexport.tracker.capture import Capture
+from memexport.tracker.details import Details
 from memexport.tracker.modules import nodes_below
 from memexport.tracker.rows import Labels
 from memexport.tracker.stream import DrainThread, ExportThread
@@ -35,23 +36,38 @@ class Session:
         exporters: where batches go; they are used up.
         flush_interval: seconds between writes.
         fake: tensors are simulated: they take no memory, and no real allocator is asked.
+        shapes: record each operator's tensor arguments.
+        stacks: record the Python stack of each operator and allocation.
     """
 
-    def __init__(self, exporters: Sequence[Exporter], flush_interval: float, *, fake: bool) -> None:
+    def __init__(
+        self,
+        exporters: Sequence[Exporter],
+        flush_interval: float,
+        *,
+        fake: bool,
+        shapes: bool = False,
+        stacks: bool = False,
+    ) -> None:
         self._fake = fake
         # Looking for tensors takes a while (all of Python's objects are looked at): before the clock starts.
         self._others = list(_tensors_alive(fake=fake))
         self._pid = os.getpid()
         self._tables = Tables()
         self._labels = Labels(self._tables)
-        self._capture = Capture(self._labels, fake=fake)
-        self._info = _describe_process(flush_interval, fake=fake)
+        detailed = shapes or stacks
+        details = Details(self._tables, shapes=shapes, stacks=stacks) if detailed else None
+        self._capture = Capture(self._labels, fake=fake, details=details)
+        options = {"flush_interval": flush_interval, "fake": fake}
+        options |= {"record_shapes": shapes, "record_stacks": stacks}
+        self._info = _describe_process(options)
         self._fold = SummaryFold(self._info, self._tables)
         self._assembler = Assembler(
             self._labels,
             clock_offset_ns=time.time_ns() - time.perf_counter_ns(),
             rank=-1 if self._info.rank is None else self._info.rank,
             has_counters=lambda index: self._capture.device_readers[index] is not None,
+            details=detailed,
         )
         self._export = ExportThread(exporters)
         self._drain = DrainThread(self._capture.log_bytes, self._take, flush_interval)
@@ -196,7 +212,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_in_child)
 
 
-def _describe_process(flush_interval: float, *, fake: bool) -> RecordingInfo:
+def _describe_process(options: Mapping[str, object]) -> RecordingInfo:
     return RecordingInfo(
         producer="memexport",
         producer_version=memexport.__version__,
@@ -209,7 +225,7 @@ def _describe_process(flush_interval: float, *, fake: bool) -> RecordingInfo:
         torch_version=torch.__version__,
         python_version=platform.python_version(),
         command_line=tuple(getattr(sys, "orig_argv", sys.argv)),
-        options={"flush_interval": f"{flush_interval:g}", "fake": str(fake).lower()},
+        options={name: str(value).lower() for name, value in options.items()},
     )
 
 

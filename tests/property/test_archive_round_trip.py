@@ -81,7 +81,7 @@ def recordings(draw: st.DrawFn) -> tuple[RecordingInfo, Tables, list[EventBatch]
 
 def _with_valid_ids(batch: EventBatch, info: RecordingInfo, tables: Tables) -> EventBatch:
     lengths = {"kind": 7, "phase": 6, "category": 16, "stack": len(tables.stacks)}
-    lengths |= dict.fromkeys(("name", "module", "thread"), len(tables.strings))
+    lengths |= dict.fromkeys(("name", "module", "thread", "inputs"), len(tables.strings))
     columns = {
         name: column % lengths.get(name, 2**64 - 1)
         for name, column in batch.columns().items()

@@ -33,6 +33,7 @@ class ColumnId(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     COLUMN_ID_ACTIVE_BYTES: _ClassVar[ColumnId]
     COLUMN_ID_RESERVED_BYTES: _ClassVar[ColumnId]
     COLUMN_ID_ADDRESS: _ClassVar[ColumnId]
+    COLUMN_ID_INPUTS: _ClassVar[ColumnId]
 
 class Encoding(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -102,6 +103,7 @@ COLUMN_ID_ALLOCATED_BYTES: ColumnId
 COLUMN_ID_ACTIVE_BYTES: ColumnId
 COLUMN_ID_RESERVED_BYTES: ColumnId
 COLUMN_ID_ADDRESS: ColumnId
+COLUMN_ID_INPUTS: ColumnId
 ENCODING_UNSPECIFIED: Encoding
 ENCODING_PLAIN: Encoding
 ENCODING_DICTIONARY: Encoding

@@ -196,7 +196,13 @@ def test_run_leaves_everything_after_the_script_to_the_script(memexport_cli, lau
     assert launched == [
         (
             ["train.py", "--force", "-o", "x", "--", "-m"],
-            {"as_module": False, "outputs": ["a.memx", "b.pftrace"], "overwrite": False},
+            {
+                "as_module": False,
+                "outputs": ["a.memx", "b.pftrace"],
+                "overwrite": False,
+                "shapes": False,
+                "stacks": False,
+            },
         )
     ]
     assert result.exit_code == 7
@@ -207,10 +213,9 @@ def test_run_leaves_everything_after_the_script_to_the_script(memexport_cli, lau
 
 
 def test_run_takes_a_module_as_python_does(memexport_cli, launched):
-    memexport_cli("run", "--force", "-o", "a.memx", "-m", "pkg.train", "-m", "x")
-    assert launched == [
-        (["pkg.train", "-m", "x"], {"as_module": True, "outputs": ["a.memx"], "overwrite": True})
-    ]
+    memexport_cli("run", "--force", "--shapes", "--stacks", "-o", "a.memx", "-m", "pkg.train", "-m", "x")
+    options = {"outputs": ["a.memx"], "overwrite": True, "shapes": True, "stacks": True}
+    assert launched == [(["pkg.train", "-m", "x"], {"as_module": True, **options})]
 
 
 def test_run_names_its_output_after_the_script_and_the_process(memexport_cli, launched, tmp_path):

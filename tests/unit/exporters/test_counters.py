@@ -15,8 +15,8 @@ def changes(counters: CounterChanges, **columns: Any) -> dict[CounterKey, list[t
     columns = {"kind": np.full(len(columns["time_unix_ns"]), EventKind.SAMPLE), **columns}
     batch = EventBatch(**columns)
     found: dict[CounterKey, list[tuple[int, int]]] = {}
-    for key, place, values in counters.of(batch):
-        found[key] = list(zip(batch.time_unix_ns[place].tolist(), values.tolist(), strict=True))
+    for key, times, values in counters.of(batch, batch.time_unix_ns):
+        found[key] = list(zip(times.tolist(), values.tolist(), strict=True))
     return found
 
 
