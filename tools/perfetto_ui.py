@@ -69,6 +69,7 @@ TRACKS = """() => {
   const tree = node => ({name: node.name, open: !node.collapsed, children: node.children.map(tree)});
   return app.trace.workspace.children.map(tree);
 }"""
+DETAILS = """() => document.querySelector('.pf-split-panel__drawer')?.innerText ?? ''"""
 SELECT = """id => app.trace.selection.selectSqlEvent('slice', id,
     {scrollToSelection: true, switchToCurrentSelectionTab: true})"""
 IDLE = """() => app.trace.engine.numRequestsPending === 0
@@ -121,6 +122,11 @@ class PerfettoUI:
         """The track tree as the UI holds it: `name`, `open`, `children`."""
         tree: list[Row] = self._page.evaluate(TRACKS)
         return tree
+
+    def details(self) -> str:
+        """The text of the drawer below the tracks: what is selected."""
+        text: str = self._page.evaluate(DETAILS)
+        return text
 
     def track_names(self) -> list[str]:
         """The names of all tracks, parents before children."""

@@ -44,7 +44,7 @@ class CategoryCounters:
         place, category, size = _moves(residence)
         total = np.zeros(len(residence.positions), np.int64)
         before = sum(self._bytes.values())
-        for known in np.unique(category).tolist():
+        for known in np.flatnonzero(np.bincount(category)).tolist():
             rows = category == known
             change = np.zeros(len(total), np.int64)
             np.add.at(change, place[rows], size[rows])

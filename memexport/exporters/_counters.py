@@ -95,5 +95,11 @@ def _by_device(
 ) -> Iterator[tuple[int, int, npt.NDArray[np.intp]]]:
     """The rows of every device of every rank."""
     devices = batch.rank.astype(np.int64) << 32 | batch.device.astype(np.int64) + 1
-    for code in np.unique(devices[counted]).tolist():
-        yield code >> 32, (code & 0xFFFFFFFF) - 1, np.flatnonzero(counted & (devices == code))
+    rows = np.flatnonzero(counted)
+    # Two values, those of "no device" and of the only one, are what most batches have.
+    low, high = int(devices.min(initial=2**63 - 1)), int(devices.max(initial=-(2**63)))
+    codes = sorted({low, high}) if high - low <= 1 else np.unique(devices[rows]).tolist()
+    for code in codes:
+        of_device = rows[devices[rows] == code]
+        if len(of_device):
+            yield code >> 32, (code & 0xFFFFFFFF) - 1, of_device

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from memexport.analysis.live import NEVER, Allocations
 from memexport.exporters._lanes import LanePool
 from memexport.exporters._residence import Residence
-from memexport.model import Column
+from memexport.model import UNKNOWN_SIZE, Column
 
 _SHARE_OF_PEAK: Final = 2_000
 _SLICES_UNTIL_DOUBLED: Final = 50_000
@@ -43,7 +43,8 @@ class SizeFloor:
         if self._fixed_bytes is None:
             self._highest = max(self._highest, int(allocated_bytes.max(initial=0)))
             self.bytes = (self._highest << self.drawn // _SLICES_UNTIL_DOUBLED) // _SHARE_OF_PEAK
-        admitted: Mask = size_bytes >= self.bytes
+        # What is of unknown size is drawn only where everything is.
+        admitted: Mask = size_bytes >= (self.bytes or UNKNOWN_SIZE)
         self.seen += len(size_bytes)
         self.drawn += int(np.count_nonzero(admitted))
         return admitted

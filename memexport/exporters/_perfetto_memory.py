@@ -16,6 +16,7 @@ from memexport.exporters._categories import CategoryCounters
 from memexport.exporters._counters import HIGHEST_EXACT
 from memexport.exporters._flamegraph import UNATTRIBUTED, category_name, stacks
 from memexport.exporters._lifetimes import Chart, Edges, SizeFloor
+from memexport.exporters._perfetto_bars import Bars, encode_bars
 from memexport.exporters._perfetto_heap import HeapProfile
 from memexport.exporters._perfetto_interning import Interning
 from memexport.exporters._perfetto_tracks import Tracks
@@ -56,10 +57,9 @@ class MemoryTracks:
         self._residences = Residences()
         self._places: dict[Place, _PlaceTracks] = {}
 
-    def encode(self, batch: EventBatch, end_ns: Ints) -> bytes:
+    def encode(self, batch: EventBatch, end_ns: Ints) -> Iterator[bytes]:
         """The packets of one more batch."""
-        residences = self._residences.add(batch, end_ns)
-        return b"".join(chain.from_iterable(map(self._encode_place, residences)))
+        return chain.from_iterable(map(self._encode_place, self._residences.add(batch, end_ns)))
 
     def encode_peaks(self) -> bytes:
         """A heap dump of each place at its peak, for places of which more than the counter is known."""
@@ -105,8 +105,8 @@ class MemoryTracks:
                 yield self._encode_edges(residence.place, name, edges)
 
     def _encode_edges(self, place: Place, chart: str, edges: Edges) -> bytes:
-        return packets.encode_bars(
-            packets.Bars(
+        return encode_bars(
+            Bars(
                 time_ns=edges.time_ns,
                 begins=edges.begins,
                 track=self._track(place, chart, edges.lane),
@@ -134,14 +134,14 @@ class MemoryTracks:
 
     def _category_names(self, category: Ints) -> Ints:
         interned = np.zeros(256, np.int64)
-        for number in np.unique(category).tolist():
+        for number in np.flatnonzero(np.bincount(category)).tolist():
             text = category_name(number)
             interned[number] = self._interning.name(_FROM_BEFORE if text == UNATTRIBUTED else text)
         return interned[category]
 
     def _category_texts(self, category: Ints) -> Ints:
         interned = np.zeros(256, np.int64)
-        for number in np.unique(category).tolist():
+        for number in np.flatnonzero(np.bincount(category)).tolist():
             if number != Category.UNKNOWN:
                 interned[number] = self._interning.text(category_name(number))
         return interned[category]

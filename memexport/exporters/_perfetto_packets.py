@@ -31,41 +31,13 @@ _COMPRESSED_PACKETS: Final = wire.tag(50, wire.LENGTH_DELIMITED)
 # Level 1 is no faster here; level 6 saves a twelfth more and takes three times as long.
 _ZLIB_LEVEL: Final = 2
 
-_SLICE_BEGIN, _SLICE_END, _INSTANT, _COUNTER = 1, 2, 3, 4
+SLICE_BEGIN, SLICE_END, _INSTANT, _COUNTER = 1, 2, 3, 4
 
 # Only for packets that refer to interned data: an END and a counter's value stand for themselves.
-_NEEDS_INTERNED: Final = wire.varint_field(13, NEEDS_INTERNED)
+WITH_INTERNED: Final = wire.varint_field(13, NEEDS_INTERNED)
 
 Ints = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
-
-
-@dataclass(frozen=True)
-class Bars:
-    """Begins and ends of tensor lifetimes, in the order in which they happen, as equal-length columns.
-
-    Attributes:
-        begins: whether a bar begins; else one ends, and the columns that follow `track` mean nothing.
-        track: the uuid of its lane.
-        name: interned event name.
-        module, category, device: interned values of annotations, 0 for none.
-    """
-
-    time_ns: Ints
-    begins: Mask
-    track: Ints
-    name: Ints
-    size_bytes: Ints
-    module: Ints
-    category: Ints
-    device: Ints
-
-    def __len__(self) -> int:
-        return len(self.time_ns)
-
-    def at(self, rows: Any) -> Bars:
-        """The rows that a NumPy index picks."""
-        return Bars(*(getattr(self, column.name)[rows] for column in fields(self)))
 
 
 @dataclass(frozen=True)
@@ -117,55 +89,19 @@ def encode_slices(slices: Slices) -> bytes:
         slices = slices.at(~empty)
     ends = wire.records(len(slices), _end(slices)).tobytes()
     backwards = slices.at(np.s_[::-1])
-    return early + ends + _joined(backwards.begin_ns, _begin_blocks(backwards)) + late
+    return early + ends + joined(backwards.begin_ns, _begin_blocks(backwards)) + late
 
 
 def encode_instants(time_ns: Ints, track: Ints, name: Ints) -> bytes:
     """One instant for each row; `name` is interned."""
     event = [*wire.varint_field(9, _INSTANT), *wire.varint_field(10, name), *wire.varint_field(11, track)]
-    return wire.records(len(time_ns), _packet(time_ns, event, _NEEDS_INTERNED)).tobytes()
+    return wire.records(len(time_ns), event_packet(time_ns, event, WITH_INTERNED)).tobytes()
 
 
 def encode_counter(time_ns: Ints, track: int, value: Ints) -> bytes:
     """A value for each row."""
     event = [*wire.varint_field(9, _COUNTER), *wire.varint_field(11, track), *wire.varint_field(30, value)]
-    return wire.records(len(time_ns), _packet(time_ns, event)).tobytes()
-
-
-def encode_bars(bars: Bars) -> bytes:
-    """A BEGIN or an END packet for each row.
-
-    A bar that has no END is drawn to the end of the trace, fading out.
-    """
-    return _joined(bars.time_ns, _bar_blocks(bars))
-
-
-def _bar_blocks(bars: Bars) -> Iterator[wire.Block]:
-    """The ENDs, then the BEGINs by which annotations they have."""
-    place = np.flatnonzero(~bars.begins)
-    ends = bars.at(place)
-    event = wire.varint_field(9, _SLICE_END) + wire.varint_field(11, ends.track)
-    yield place, wire.records(len(ends), _packet(ends.time_ns, event))
-    place = np.flatnonzero(bars.begins)
-    begun = bars.at(place)
-    shape = (begun.module != 0) | (begun.category != 0) << 1 | (begun.size_bytes != UNKNOWN_SIZE) << 2
-    for rows in _groups(shape):
-        alike = begun.at(rows)
-        yield place[rows], wire.records(len(alike), _bar_begin(alike))
-
-
-def _bar_begin(bars: Bars) -> list[wire.Piece]:
-    """Of bars that have the same annotations."""
-    event = [
-        *_integer("bytes", bars.size_bytes, UNKNOWN_SIZE),
-        *_text("module", bars.module),
-        *_text("category", bars.category),
-        *_text("device", bars.device),
-        *wire.varint_field(9, _SLICE_BEGIN),
-        *wire.varint_field(10, bars.name),
-        *wire.varint_field(11, bars.track),
-    ]
-    return _packet(bars.time_ns, event, _NEEDS_INTERNED)
+    return wire.records(len(time_ns), event_packet(time_ns, event)).tobytes()
 
 
 def compressed(encoded: bytes) -> bytes:
@@ -190,9 +126,10 @@ def _pairs(slices: Slices) -> bytes:
     return wire.weave(len(slices), [*_begin_blocks(slices), ends])
 
 
-def _joined(time_ns: Ints, blocks: Iterable[wire.Block]) -> bytes:
+def joined(time_ns: Ints, blocks: Iterable[wire.Block]) -> bytes:
     """All records; in their order only where two have one time, as zlib finds more among records alike."""
-    if len(np.unique(time_ns)) == len(time_ns):
+    ordered = np.sort(time_ns)
+    if (ordered[1:] > ordered[:-1]).all():
         return b"".join(records.tobytes() for _, records in blocks)
     return wire.weave(len(time_ns), blocks)
 
@@ -207,12 +144,12 @@ def _begin_blocks(slices: Slices) -> Iterator[wire.Block]:
         | (slices.bytes_delta != UNKNOWN_SIZE) << 4
         | (slices.bytes_delta < 0) << 5  # takes ten bytes, which the others are spared
     )
-    for rows in _groups(shape):
+    for rows in alike(shape):
         yield rows, wire.records(len(rows), _begin(slices.at(rows)))
 
 
-def _groups(shape: Ints) -> Iterator[Ints]:
-    """The rows of each value."""
+def alike(shape: Ints) -> Iterator[Ints]:
+    """The rows of each value, which are small numbers ≥ 0."""
     for value in np.flatnonzero(np.bincount(shape)).tolist():
         yield np.flatnonzero(shape == value)
 
@@ -221,38 +158,40 @@ def _begin(slices: Slices) -> list[wire.Piece]:
     """Of slices that have the same annotations."""
     event = [
         *wire.varint_field(3, slices.category),
-        *_text("module", slices.module),
-        *_text("class", slices.class_name),
-        *_text("overload", slices.overload),
-        *_integer("bytes_delta", slices.bytes_delta, UNKNOWN_SIZE),
-        *_integer("allocated", slices.allocated, -1),
-        *wire.varint_field(9, _SLICE_BEGIN),
+        *text_annotation("module", slices.module),
+        *text_annotation("class", slices.class_name),
+        *text_annotation("overload", slices.overload),
+        *integer_annotation("bytes_delta", slices.bytes_delta, UNKNOWN_SIZE),
+        *integer_annotation("allocated", slices.allocated, -1),
+        *wire.varint_field(9, SLICE_BEGIN),
         *wire.varint_field(10, slices.name),
         *wire.varint_field(11, slices.track),
     ]
-    return _packet(slices.begin_ns, event, _NEEDS_INTERNED)
+    return event_packet(slices.begin_ns, event, WITH_INTERNED)
 
 
 def _end(slices: Slices) -> list[wire.Piece]:
-    event = wire.varint_field(9, _SLICE_END) + wire.varint_field(11, slices.track)
-    return _packet(slices.end_ns, event)
+    event = wire.varint_field(9, SLICE_END) + wire.varint_field(11, slices.track)
+    return event_packet(slices.end_ns, event)
 
 
-def _text(name: str, value: Ints) -> list[wire.Piece]:
+def text_annotation(name: str, value: Ints) -> list[wire.Piece]:
     """An annotation with an interned value; 0, then in all rows, stands for none."""
     if not value[0]:
         return []
     return wire.message_field(4, wire.varint_field(1, _IIDS[name]) + wire.varint_field(17, value))
 
 
-def _integer(name: str, value: Ints, null: int) -> list[wire.Piece]:
+def integer_annotation(name: str, value: Ints, null: int) -> list[wire.Piece]:
     """An annotation with a number; the null, then in all rows, stands for none."""
     if value[0] == null:
         return []
     return wire.message_field(4, wire.varint_field(1, _IIDS[name]) + wire.varint_field(4, value))
 
 
-def _packet(time_ns: Ints, event: list[wire.Piece], flags: Sequence[wire.Piece] = ()) -> list[wire.Piece]:
+def event_packet(
+    time_ns: Ints, event: list[wire.Piece], flags: Sequence[wire.Piece] = ()
+) -> list[wire.Piece]:
     """A whole `packet` field of the Trace message around a track event."""
     body = [
         *wire.varint_field(8, time_ns),

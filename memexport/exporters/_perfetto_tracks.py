@@ -105,12 +105,16 @@ class Tracks:
         return self._uuids[key]
 
     def lifetimes(self, place: Place, name: str, lane: int) -> int:
-        """A lane of a chart of tensor lifetimes; the UI draws all lanes of one name as one chart."""
+        """A lane of a chart of tensor lifetimes; the UI draws all lanes of one name as one chart.
+
+        Its name must come after `rank`: the UI puts root-level counters above the processes only if fewer
+        than fifty tracks come before them by name, and each lane is one.
+        """
         rank = self._processes.known_rank(place.rank)
         key = (name, rank, place.device, lane)
         if key not in self._uuids:
             parent = self.process(rank)
-            self._describe(key, parent).name = self._processes.counter_name(place.device, name)
+            self._describe(key, parent).name = f"{name} {self._processes.device_name(place.device)}"
         return self._uuids[key]
 
     def heap(self, place: Place, dumps_before: int) -> int:

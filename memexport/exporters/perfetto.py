@@ -1,4 +1,4 @@
-"""Writes Perfetto traces (`.pftrace`): steps, phases, modules and operators as slices, counters, markers."""
+"""Writes Perfetto traces (`.pftrace`): slices, counters, tensor lifetimes, markers, the peak's flamegraph."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class PerfettoExporter:
     All packets are on one sequence: names and values are interned for all ranks together. Each batch is one
     compressed packet, so a file that was cut holds every batch before the cut. Slices of a thread nest as
     their times do; those that overlap otherwise, or tie so that a stack cannot hold them, lie on a track
-    beside it.
+    beside it. What lived when `allocated` was highest is a heap dump, written at the end; the UI opens it.
 
     Args:
         destination: the file.
@@ -61,12 +61,17 @@ class PerfettoExporter:
         tracks = self._tracks or self._start(batch)
         begin_ns, end_ns = self._timeline.place(batch)
         self._last_time_ns = max(self._last_time_ns, int(end_ns.max(initial=0)))
-        events = self._slices.encode(batch, begin_ns, end_ns)
-        events += self._encode_markers(batch, begin_ns, tracks)
-        for key, times, values in self._counters.of(batch, end_ns):
-            events += packets.encode_counter(times, tracks.counter(key), values)
-        events += self._memory.encode(batch, end_ns)
-        self._put(self._descriptions(tracks) + events)
+        counters = (
+            packets.encode_counter(times, tracks.counter(key), values)
+            for key, times, values in self._counters.of(batch, end_ns)
+        )
+        events = (
+            self._slices.encode(batch, begin_ns, end_ns),
+            self._encode_markers(batch, begin_ns, tracks),
+            *counters,
+            *self._memory.encode(batch, end_ns),
+        )
+        self._put(b"".join((self._descriptions(tracks), *events)))
 
     def end(self, end: RecordingEnd) -> None:
         """Write what is known only now, and put the file in its place."""

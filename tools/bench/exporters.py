@@ -33,13 +33,14 @@ END, COUNTER = 2, 4
 NO_LIFETIMES = 2**62
 
 
-def seconds(action: Callable[[], object], repeat: int) -> float:
-    """The best processor time of several: other work on the machine does not count."""
-    best = float("inf")
+def seconds(repeat: int, *actions: Callable[[], object]) -> list[float]:
+    """The best processor time of each, run in turns: what else the machine does then meets them alike."""
+    best = [float("inf")] * len(actions)
     for _ in range(repeat):
-        start = time.process_time()
-        action()
-        best = min(best, time.process_time() - start)
+        for number, action in enumerate(actions):
+            start = time.process_time()
+            action()
+            best[number] = min(best[number], time.process_time() - start)
     return best
 
 
@@ -107,22 +108,26 @@ class Bench:
 
     def perfetto(self) -> None:
         """Speed and size of the Perfetto exporter, without tensor lifetimes and with all of them."""
-        for what, least, size in (("slices and counters", NO_LIFETIMES, "≤ 35"), ("with lifetimes", 0, "")):
-            export_plain = functools.partial(PerfettoExporter, compress=False, lifetimes_bytes=least)
-            export_compressed = functools.partial(PerfettoExporter, lifetimes_bytes=least)
-            path, took = self._write("plain.pftrace", export_plain)
-            rows, peer = packet_rows(path), self._folder / "peer.pftrace"
-            peer_took = seconds(functools.partial(build_with_peer, rows, peer), self._repeat)
-            del rows
+        for what, least, size in (
+            ("slices and counters", NO_LIFETIMES, "≤ 35"),
+            ("with lifetimes", 0, "≤ 12"),
+        ):
+            make = functools.partial(PerfettoExporter, lifetimes_bytes=least)
+            plain, write_plain = self._writer("plain.pftrace", functools.partial(make, compress=False))
+            compressed, write_compressed = self._writer("out.pftrace", make)
+            peer = self._folder / "peer.pftrace"
+            write_peer = functools.partial(build_with_peer, packet_rows(plain), peer)
+            took, took_compressed, peer_took = seconds(
+                self._repeat, write_plain, write_compressed, write_peer
+            )
             self._speed(f"perfetto, {what}, not compressed", took, peer_took, "≥ 8 ×")
-            self._size(path, peer, "≤ 40")
-            path, took = self._write("out.pftrace", export_compressed)
-            self._speed(f"perfetto, {what}", took, peer_took, "≥ 4 ×")
-            self._size(path, peer, size or "≤ 12")
+            self._size(plain, peer, "≤ 40")
+            self._speed(f"perfetto, {what}", took_compressed, peer_took, "≥ 4 ×")
+            self._size(compressed, peer, size)
 
     def chrome(self) -> None:
         """Speed and size of the Chrome exporter."""
-        path, took = self._write("out.json", ChromeExporter)
+        path, write = self._writer("out.json", ChromeExporter)
         document = json.loads(path.read_bytes())
         peer = self._folder / "peer.json"
 
@@ -130,12 +135,12 @@ class Bench:
             with peer.open("w") as stream:
                 json.dump(document, stream)
 
-        self._speed("chrome", took, seconds(dump, self._repeat), "≥ 4 ×")
+        self._speed("chrome", *seconds(self._repeat, write, dump), "≥ 4 ×")
         self._size(path, peer, "")
 
     def jsonl(self) -> None:
         """Speed and size of the JSONL exporter."""
-        path, took = self._write("out.jsonl", JsonlExporter)
+        path, write = self._writer("out.jsonl", JsonlExporter)
         rows = [json.loads(line) for line in path.read_bytes().splitlines()]
         peer = self._folder / "peer.jsonl"
 
@@ -143,17 +148,18 @@ class Bench:
             with peer.open("w") as stream:
                 stream.writelines(json.dumps(row) + "\n" for row in rows)
 
-        self._speed("jsonl", took, seconds(dump, self._repeat), "≥ 1 ×")
+        self._speed("jsonl", *seconds(self._repeat, write, dump), "≥ 1 ×")
         self._size(path, peer, "")
 
-    def _write(self, name: str, make: Callable[[FileDestination], Any]) -> tuple[Path, float]:
+    def _writer(self, name: str, make: Callable[[FileDestination], Any]) -> tuple[Path, Callable[[], None]]:
+        """The file, written once so that first imports do not count, and what writes it again."""
         path = self._folder / name
 
-        def once() -> None:
+        def write() -> None:
             export(make(FileDestination(path, overwrite=True)), self._info, self._tables, self._batches)
 
-        once()  # what is imported on first use is not the exporter's speed
-        return path, seconds(once, self._repeat)
+        write()
+        return path, write
 
     def _speed(self, label: str, took: float, peer: float, target: str) -> None:
         scale = 1e6 / self._operators
