@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from memexport import registry
@@ -101,16 +102,25 @@ def open(path: StrPath) -> Recording:  # noqa: A001 - the public name is memexpo
 
 
 def exporter_to(
-    path: StrPath, *, to: str | None = None, overwrite: bool = False, atomic: bool = True
+    path: StrPath,
+    *,
+    to: str | None = None,
+    overwrite: bool = False,
+    atomic: bool = True,
+    options: Mapping[str, object] | None = None,
 ) -> Exporter:
     """The exporter that writes this file: in the format `to`, else the one its suffix says.
 
+    `options` are keyword arguments of the exporter's class, beside its destination.
+
     Raises:
-        UsageError: no format fits.
+        UsageError: no format fits, or the format has no such option.
     """
-    exporter: Exporter = registry.exporter_for(path, to).load()(
-        FileDestination(Path(path), overwrite, atomic)
-    )
+    found = registry.exporter_for(path, to)
+    exporter_class, options = found.load(), options or {}
+    for name in options.keys() - inspect.signature(exporter_class).parameters.keys():
+        raise UsageError(f"the format {found.name} has no option {name!r}")
+    exporter: Exporter = exporter_class(FileDestination(Path(path), overwrite, atomic), **options)
     return exporter
 
 
@@ -144,21 +154,24 @@ def convert(
     *,
     to: str | None = None,
     overwrite: bool = False,
+    options: Mapping[str, object] | None = None,
     progress: Progress | None = None,
 ) -> RecordingEnd:
     """Read `source`, whatever its format, and write `output` in the format `to` or its suffix says.
 
     The output appears when it is complete; after an error, whatever was there before is untouched.
+    `options` are the exporter's own: keyword arguments of its class.
 
     Returns:
         What the source had to say at its end: its warnings.
 
     Raises:
-        UsageError: no format fits the output's name, or output and source are one file.
+        UsageError: no format fits the output's name, it has no such option, or output and source are one
+            file.
         InputError: the source cannot be read.
         OutputError: the output exists and `overwrite` is false, or it cannot be written.
     """
-    exporter = exporter_to(output, to=to, overwrite=overwrite)
+    exporter = exporter_to(output, to=to, overwrite=overwrite, options=options)
     with open(source) as recording:
         if Path(output).exists() and Path(output).samefile(source):
             raise UsageError(f"{os.fspath(output)!r} is the input itself")

@@ -8,6 +8,7 @@ import click
 
 from memexport import registry
 from memexport.cli.progress import progress_bar
+from memexport.cli.sizes import Size
 from memexport.cli.terminal import say_written, warn
 from memexport.errors import UsageError
 
@@ -24,7 +25,21 @@ from memexport.errors import UsageError
     "--to", metavar="FORMAT", help="The format to write. Default: what OUTPUT's suffix says, or perfetto."
 )
 @click.option("--force", is_flag=True, help="Replace OUTPUT if it exists.")
-def command(inputs: tuple[Path, ...], output: Path | None, to: str | None, force: bool) -> None:
+@click.option(
+    "--lifetimes",
+    metavar="SIZE",
+    type=Size(),
+    help="Perfetto: draw the lifetime of every tensor of at least SIZE (0: of all). Default: the large ones.",
+)
+@click.option("--no-compress", is_flag=True, help="Perfetto: write the trace uncompressed.")
+def command(
+    inputs: tuple[Path, ...],
+    output: Path | None,
+    to: str | None,
+    force: bool,
+    lifetimes: int | None,
+    no_compress: bool,
+) -> None:
     """Write the recording INPUT in another format.
 
     What INPUT is, its content says. `memexport formats` lists what can be read and written.
@@ -37,8 +52,13 @@ def command(inputs: tuple[Path, ...], output: Path | None, to: str | None, force
     if output is None:
         to = to or "perfetto"
         output = default_output(source, to)
+    options: dict[str, object] = {}
+    if lifetimes is not None:
+        options["lifetimes_bytes"] = lifetimes
+    if no_compress:
+        options["compress"] = False
     with progress_bar(f"Converting {source.name}") as progress:
-        end = pipeline.convert(source, output, to=to, overwrite=force, progress=progress)
+        end = pipeline.convert(source, output, to=to, overwrite=force, options=options, progress=progress)
     warn(end.warnings)
     say_written(output, to)
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from memexport.exporters import _titles
 from memexport.exporters._perfetto_packets import ANNOTATION_NAMES
-from memexport.model import StringTable
+from memexport.model import Tables
 
 _NO_OVERLOAD: Final = -1
 
@@ -39,11 +39,13 @@ class _Ids:
 class Interning:
     """Numbers for event names and annotation values, and the InternedData that explains the new ones."""
 
-    def __init__(self, strings: StringTable) -> None:
-        self._strings = strings
+    def __init__(self, tables: Tables) -> None:
+        self._strings = tables.strings
+        self._stacks = tables.stacks
         self._names = {kind: _Ids() for kind in range(len(_titles.SLICE_KINDS))}
         self._texts = _Ids()
         self._overloads = _Ids()
+        self._sources = _Ids()
         self._own_names: dict[str, int] = {}
         self._own_texts: dict[str, int] = {}
         self._new_names: list[tuple[int, str]] = []
@@ -68,6 +70,13 @@ class Interning:
             overload = _titles.operator_overload(self._strings[id_])
             self._overloads.give(id_, self.text(overload) if overload else _NO_OVERLOAD)
         return np.maximum(self._overloads.of(ids), 0)
+
+    def sources(self, stacks: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        """Annotation values: the innermost frames of stacks ("file:line:function"); 0 for the null."""
+        for id_ in self._sources.new(stacks[stacks != 0]):
+            frame = self._stacks.frames(id_)[-1]
+            self._sources.give(id_, self.text(self._strings[frame]))
+        return self._sources.of(stacks)
 
     def name(self, text: str) -> int:
         """The number of an event name."""

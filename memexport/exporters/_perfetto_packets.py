@@ -22,6 +22,7 @@ NEEDS_INTERNED: Final = 2  # TracePacket.SEQ_NEEDS_INCREMENTAL_STATE
 
 ANNOTATION_NAMES: Final = (
     "module", "bytes_delta", "class", "overload", "allocated", "bytes", "category", "device",
+    "inputs", "source",
 )  # fmt: skip
 """Interned: the iid of an annotation's name is its place here, counted from 1."""
 _IIDS: Final = {name: iid for iid, name in enumerate(ANNOTATION_NAMES, 1)}
@@ -49,7 +50,7 @@ class Slices:
         track: the uuid of the track that each lies on.
         name: interned event name.
         category: interned category.
-        module, class_name, overload: interned values of annotations, 0 for none.
+        module, class_name, overload, inputs, source: interned values of annotations, 0 for none.
         bytes_delta: `UNKNOWN_SIZE` for none.
         allocated: the counter after the slice, −1 for none.
     """
@@ -62,6 +63,8 @@ class Slices:
     module: Ints
     class_name: Ints
     overload: Ints
+    inputs: Ints
+    source: Ints
     bytes_delta: Ints
     allocated: Ints
 
@@ -143,6 +146,8 @@ def _begin_blocks(slices: Slices) -> Iterator[wire.Block]:
         | (slices.allocated >= 0) << 3
         | (slices.bytes_delta != UNKNOWN_SIZE) << 4
         | (slices.bytes_delta < 0) << 5  # takes ten bytes, which the others are spared
+        | (slices.inputs != 0) << 6
+        | (slices.source != 0) << 7
     )
     for rows in alike(shape):
         yield rows, wire.records(len(rows), _begin(slices.at(rows)))
@@ -161,6 +166,8 @@ def _begin(slices: Slices) -> list[wire.Piece]:
         *text_annotation("module", slices.module),
         *text_annotation("class", slices.class_name),
         *text_annotation("overload", slices.overload),
+        *text_annotation("inputs", slices.inputs),
+        *text_annotation("source", slices.source),
         *integer_annotation("bytes_delta", slices.bytes_delta, UNKNOWN_SIZE),
         *integer_annotation("allocated", slices.allocated, -1),
         *wire.varint_field(9, SLICE_BEGIN),

@@ -58,6 +58,8 @@ class SliceColumns:
             module=np.where(is_operator, texts, 0),
             class_name=np.where(is_operator, 0, texts),
             overload=np.where(is_operator, self._interning.overloads(events.name), 0),
+            inputs=self._interning.texts(events.inputs),
+            source=self._interning.sources(events.stack),
             bytes_delta=titles.size_bytes,
             allocated=np.where(is_operator, events.allocated_bytes, -1),
         )

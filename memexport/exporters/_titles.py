@@ -23,6 +23,8 @@ _SLICE_COLUMNS: Final = (
     "rank",
     "size_bytes",
     "allocated_bytes",
+    "inputs",
+    "stack",
 )
 
 OPERATOR, MODULE, PHASE, STEP, ANNOTATION = range(5)

@@ -51,7 +51,7 @@ class PerfettoExporter:
         """Open the file. Everything else waits for the first batch, which says how many ranks there are."""
         self._info = info
         self._timeline = Timeline(info)
-        self._interning = Interning(tables.strings)
+        self._interning = Interning(tables)
         self._strings = tables.strings
         self._tracks: Tracks | None = None
         self._destination.open()

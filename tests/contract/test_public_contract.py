@@ -34,8 +34,8 @@ NAMES = {
 }
 
 OPTIONS = {
-    "run": {"--output", "--force", "-m", "target"},
-    "convert": {"--output", "--to", "--force", "inputs"},
+    "run": {"--output", "--force", "--shapes", "--stacks", "-m", "target"},
+    "convert": {"--output", "--to", "--force", "--lifetimes", "--no-compress", "inputs"},
     "summary": {"--json", "recording"},
     "info": {"--json", "recording"},
     "formats": {"--json", "--markdown"},
