@@ -12,17 +12,17 @@ import sys
 import tempfile
 from pathlib import Path
 
-import torch
 from perfetto_ui import PerfettoUI, PerfettoUIError, perfetto_ui
 
-from memexport import demo
+from memexport import demo, pipeline
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs/pictures"
 WIDTH = 1600
 LEAST_HEIGHT = 300
 """Less than any trace takes: a picture grows to what its tracks need, but never shrinks."""
 LEAST_HEIGHT_WITH_DETAILS = 800
-MOST_BYTES = 250_000
+MOST_BYTES = 400_000
+NO_LIFETIMES = {"lifetimes_bytes": 2**62}
 # One that people know, in a block that is not recomputed, so that this is its forward.
 OPERATOR = """
     SELECT operator.id FROM slice AS operator JOIN slice AS module ON module.id = operator.parent_id
@@ -65,12 +65,12 @@ def take_pictures(folder: Path) -> list[Path]:
     overview, operator = folder / "demo.png", folder / "operator.png"
     with tempfile.TemporaryDirectory() as name:
         trace = Path(name) / "demo.pftrace"
-        # On a busy machine two threads wait for each other, and the pictures would show the waiting.
-        torch.set_num_threads(1)
         demo.run(Path(name))
+        slices = Path(name) / "slices.pftrace"
+        pipeline.convert(Path(name) / "demo.memx", slices, options=NO_LIFETIMES)
         with perfetto_ui(trace, width=WIDTH, height=LEAST_HEIGHT) as ui:
             take_overview(ui, overview)
-        with perfetto_ui(trace, width=WIDTH, height=LEAST_HEIGHT_WITH_DETAILS) as ui:
+        with perfetto_ui(slices, width=WIDTH, height=LEAST_HEIGHT_WITH_DETAILS) as ui:
             take_operator(ui, operator)
     return [overview, operator]
 
