@@ -60,6 +60,12 @@ def record(
     return exporter.events()
 
 
+def since_start(events: list[SimpleNamespace]) -> list[SimpleNamespace]:
+    """What came after the MARKER "start": without what lived before, in this process of many tests."""
+    start = next(i for i, e in enumerate(events) if e.kind is EventKind.MARKER and e.name == "start")
+    return events[start + 1 :]
+
+
 def operators(events: list[SimpleNamespace]) -> list[SimpleNamespace]:
     """The operators among them."""
     return [event for event in events if event.kind is EventKind.OPERATOR]
