@@ -202,8 +202,8 @@ class DeviceCounters:
 
     def _fill(self, device: _Device, chunk: Rows, here: Ints, counters: Ints) -> None:
         if device.has_counters:
+            # Appended in one go with the row that it is for, and never cut from it.
             read = np.flatnonzero(chunk.kind[here] == rows.COUNTERS)
-            read = read[read > 0]  # one whose row went with the last chunk has nothing to stand with
             counters[:, here[read - 1]] = np.stack((chunk.time, chunk.first, chunk.second))[:, here[read]]
         else:
             kind, size = chunk.kind[here], chunk.first[here]

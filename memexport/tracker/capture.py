@@ -225,7 +225,6 @@ class Capture:
         clock, current_task = time.perf_counter_ns, graph_task
         pack_two, next_number = rows.TWO_ROWS.pack, self._next_number
         tensor_type, new_ref, released = torch.Tensor, _StorageRef, self._released
-        readers = self.device_readers
 
         def dispatch(
             _mode: _DispatchMode, func: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -272,9 +271,8 @@ class Capture:
                     push(pack(operator.code, context, began, ended, thread.net))
                 else:
                     device = known.device
-                    push(pack(operator.code + device, context, began, ended, thread.net))
-                    if device and readers[device // DEVICE_UNIT] is not None:
-                        self._read_counters(device, context)
+                    row = pack(operator.code + device, context, began, ended, thread.net)
+                    push(row + self._counters_row(device, context) if device else row)
             except Exception as error:
                 if type(result) is tensor_type and _storage(result) is None:
                     push(pack(operator.code, context, began, ended, thread.net))
@@ -407,22 +405,23 @@ class Capture:
                 self.devices.append(device)
             return self.devices.index(device) * DEVICE_UNIT
 
-    def _read_counters(self, device: int, context: int) -> None:
+    def _counters_row(self, device: int, context: int) -> bytes:
+        """What a device's allocator says now; no row for a device that has none to ask."""
         reader = self.device_readers[device // DEVICE_UNIT]
-        if reader is not None:
-            read = reader()
-            code = device + rows.COUNTERS
-            self.log_bytes.extend(rows.ROW.pack(code, context, read.allocated, read.active, read.reserved))
+        if reader is None:
+            return b""
+        read = reader()
+        return rows.ROW.pack(device + rows.COUNTERS, context, read.allocated, read.active, read.reserved)
 
     def sample(self) -> None:
         """Log the counters of every device that has them."""
         context = self.running.thread().context
         code = self.labels.code(rows.SAMPLE, None)
-        for index, reader in enumerate(self.device_readers):
-            if reader is not None:
-                device = index * DEVICE_UNIT
-                self.log_bytes.extend(rows.ROW.pack(code + device, context, time.perf_counter_ns(), 0, 0))
-                self._read_counters(device, context)
+        for device in range(0, len(self.devices) * DEVICE_UNIT, DEVICE_UNIT):
+            counters_row = self._counters_row(device, context)
+            if counters_row:
+                row = rows.ROW.pack(code + device, context, time.perf_counter_ns(), 0, 0)
+                self.log_bytes.extend(row + counters_row)
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:

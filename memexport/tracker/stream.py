@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 
 from memexport.exporters import Exporter
 from memexport.model import EventBatch, RecordingEnd, RecordingInfo, Tables
-from memexport.tracker.rows import ROW
+from memexport.tracker.rows import COUNTERS, DEVICE_UNIT, ROW
 
 log = logging.getLogger("memexport")
 
@@ -125,7 +125,10 @@ class DrainThread:
                 self.flush()
 
     def _cut(self) -> bytes:
+        end = _CHUNK_ROWS * ROW.size
+        if len(self._log) > end and self._log[end] % DEVICE_UNIT == COUNTERS:
+            end += ROW.size  # it belongs to the row before it
         # Both statements are atomic under the interpreter's lock; what is appended between them stays.
-        chunk = bytes(self._log[: _CHUNK_ROWS * ROW.size])
+        chunk = bytes(self._log[:end])
         del self._log[: len(chunk)]
         return chunk

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import memexport
 from memexport.model import EventKind
-from memexport.tracker import counters
+from memexport.tracker import counters, stream
 from memexport.tracker.counters import Counters
 
 
@@ -56,6 +56,14 @@ def test_each_operator_carries_what_its_devices_allocator_says_after_it(
         (0, 512, 8192),
     ]
     assert [e.size_bytes for e in on_device] == [1000, 5000, 100, 7]
+
+
+def test_no_reading_is_lost_wherever_the_log_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "_CHUNK_ROWS", 1)
+    events, summary = recorded(monkeypatch)
+    on_device = [e.allocated_bytes for e in operators(events) if e.device == "cuda:0"]
+    assert on_device == [0, 1024, 6144, 0]
+    assert summary["devices"]["cuda:0"]["allocated"]["peak"] == 6144
 
 
 def test_between_readings_an_accelerators_counters_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
