@@ -235,7 +235,6 @@ def test_the_formats_and_suffixes_are_these():
 
 
 def test_the_tracker_takes_these_arguments():
-    pytest.importorskip("torch")
     parameters = inspect.signature(memexport.Tracker).parameters
     assert {"modules", "optimizer", "exporters", "flush_interval"} <= parameters.keys()
     assert {"start", "stop", "step", "mark", "summary", "usage"} <= set(dir(memexport.Tracker))

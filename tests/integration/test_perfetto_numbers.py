@@ -11,12 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from trace_processor import TraceProcessor
 
 import memexport
 from memexport.analysis.summary import SummaryFold
+from memexport.demo import SmallTransformer, training_step
 from memexport.exporters import Exporter, FileDestination
 from memexport.exporters.chrome import ChromeExporter
 from memexport.exporters.perfetto import PerfettoExporter
@@ -285,9 +287,6 @@ def test_a_chrome_trace_has_the_same_numbers(
 
 def test_a_real_training_run_keeps_its_numbers(load_trace: Load, tmp_path: Path) -> None:
     """Two steps of a model with a checkpointed block, through the archive."""
-    torch = pytest.importorskip("torch")
-    from memexport.demo import SmallTransformer, training_step
-
     model = SmallTransformer(width=16, blocks=2)
     optimizer = torch.optim.AdamW(model.parameters())
     with memexport.Tracker(model, optimizer=optimizer, exporters=[str(tmp_path / "run.memx")]) as tracker:

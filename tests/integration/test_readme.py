@@ -98,7 +98,6 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_everything_that_the_readme_shows_runs(folder):
-    pytest.importorskip("torch")
     counts = run_readme(README, folder)
     assert counts["python"] >= 1
     assert counts["memexport"] >= 1
@@ -161,6 +160,5 @@ def test_a_python_block_that_fails_is_reported_with_its_line(folder):
 
 
 def test_a_script_in_the_readers_folder_can_be_run(folder):
-    pytest.importorskip("torch")
     run_command("memexport run -o run.memx train.py", folder)
     assert (folder / "run.memx").exists()
