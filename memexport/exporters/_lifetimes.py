@@ -56,7 +56,7 @@ class Edges:
 
     Attributes:
         lane: of the chart, from 0.
-        name, module: string ids; `category` as in the model.
+        name, module, stack: ids; `category` as in the model.
     """
 
     time_ns: Ints
@@ -66,6 +66,7 @@ class Edges:
     category: Ints
     module: Ints
     name: Ints
+    stack: Ints
 
     def __len__(self) -> int:
         return len(self.time_ns)

@@ -114,7 +114,7 @@ class Tracks:
         key = (name, rank, place.device, lane)
         if key not in self._uuids:
             parent = self.process(rank)
-            self._describe(key, parent).name = f"{name} {self._processes.device_name(place.device)}"
+            self._describe(key, parent).name = name
         return self._uuids[key]
 
     def heap(self, place: Place, dumps_before: int) -> int:

@@ -9,11 +9,11 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from memexport.analysis.live import Allocations, Lifetimes, LiveSet
+from memexport.analysis.live import Lifetimes, LiveSet
 from memexport.analysis.places import Place, split_by_place
-from memexport.model import Column, EventBatch, EventKind
+from memexport.model import Column, EventBatch, EventKind, StringTable
 
-_REMEMBERED: Final = ("size_bytes", "category", "module", "name")
+REMEMBERED: Final = ("size_bytes", "category", "module", "name", "stack")
 
 Ints = npt.NDArray[np.int64]
 
@@ -25,60 +25,55 @@ class Residence:
     Attributes:
         positions: its events in the batch, ascending; those of markers are left out.
         allocated_bytes: the counter after each of these events; −1 where it is not known.
+        step: the step of each of these events; −1 outside of any.
         end_ns: when each event of the *batch* ended, on the trace's time axis.
         lifetimes: what lived there.
+        start: the position from which on the recording is of what happened; allocations before it only
+            register what lived already.
     """
 
     place: Place
     positions: Column
     allocated_bytes: Column
+    step: Column
     end_ns: Ints
     lifetimes: Lifetimes
+    start: int
 
 
 class Residences:
     """Follows the live storages of every place. Memory grows with what is live at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, strings: StringTable) -> None:
+        self._strings = strings
         self._live: dict[Place, LiveSet] = {}
+        self._started: set[int] = set()
 
     def add(self, batch: EventBatch, end_ns: Ints) -> Iterator[Residence]:
         """Take the next batch; every place that it speaks of."""
+        starts = self._starts(batch)
         for place, positions in split_by_place(batch):
             kinds = batch.kind[positions]
             if kinds.max() == EventKind.MARKER:
                 positions = positions[kinds != EventKind.MARKER]
-            live = self._live.setdefault(place, LiveSet(_REMEMBERED))
+            live = self._live.setdefault(place, LiveSet(REMEMBERED))
             lifetimes = live.add(batch, positions)
-            yield Residence(place, positions, batch.allocated_bytes[positions], end_ns, lifetimes)
+            start = 0 if place.rank in self._started else starts.get(place.rank, len(batch))
+            yield Residence(
+                place,
+                positions,
+                batch.allocated_bytes[positions],
+                batch.step[positions],
+                end_ns,
+                lifetimes,
+                start,
+            )
+        self._started |= starts.keys()
 
-
-class Peak:
-    """The moment at which a place's `allocated` was first at its highest.
-
-    Attributes:
-        bytes: the counter; −1 while it is not known.
-        time_ns: on the trace's time axis.
-    """
-
-    def __init__(self) -> None:
-        self.bytes = -1
-        self.time_ns = 0
-        self._lifetimes: Lifetimes | None = None
-        self._position = -1
-
-    def add(self, residence: Residence) -> None:
-        """Take what happened at the place in one more batch."""
-        allocated = residence.allocated_bytes
-        if int(allocated.max(initial=-1)) <= self.bytes:
-            return
-        highest = int(allocated.argmax())
-        self.bytes, self._position = int(allocated[highest]), int(residence.positions[highest])
-        self.time_ns = int(residence.end_ns[self._position])
-        self._lifetimes = residence.lifetimes
-
-    def live(self) -> Allocations:
-        """What lived then. Worked out when asked for: most peaks are soon surpassed."""
-        if self._lifetimes is None:
-            return Allocations.none(_REMEMBERED)
-        return self._lifetimes.live_at(self._position)
+    def _starts(self, batch: EventBatch) -> dict[int, int]:
+        """The position of the first MARKER "start" of each rank that the batch has one of."""
+        name = self._strings.find("start")
+        if name is None or batch.kind.max(initial=0) < EventKind.MARKER:
+            return {}
+        rows = np.flatnonzero((batch.kind == EventKind.MARKER) & (batch.name == name))
+        return dict(zip(batch.rank[rows[::-1]].tolist(), rows[::-1].tolist(), strict=True))

@@ -36,14 +36,22 @@ class PerfettoExporter:
         compress: write zlib-compressed packets: a quarter of the size, loaded as fast.
         lifetimes_bytes: storages of at least this size are drawn from allocation to release; 0: all of them.
             None: those large enough to be seen, see `SizeFloor`.
+        step_peaks: dump what lived at the peak of each step too. The UI opens the earliest dump on load, so
+            then that is the first step's and not the highest one.
     """
 
     def __init__(
-        self, destination: FileDestination, *, compress: bool = True, lifetimes_bytes: int | None = None
+        self,
+        destination: FileDestination,
+        *,
+        compress: bool = True,
+        lifetimes_bytes: int | None = None,
+        step_peaks: bool = False,
     ) -> None:
         self._destination = destination
         self._compress = compress
         self._lifetimes_bytes = lifetimes_bytes
+        self._step_peaks = step_peaks
         self._counters = CounterChanges()
         self._last_time_ns = 0
 
@@ -52,7 +60,7 @@ class PerfettoExporter:
         self._info = info
         self._timeline = Timeline(info)
         self._interning = Interning(tables)
-        self._strings = tables.strings
+        self._tables = tables
         self._tracks: Tracks | None = None
         self._destination.open()
 
@@ -79,7 +87,7 @@ class PerfettoExporter:
         facts = about_end(end, self._counters.clipped_values, self._timeline.clipped_events)
         facts = {**facts, "tensor lifetimes": self._memory.omitted()}
         last = self._encode_facts("recording end", self._last_time_ns, tracks, facts)
-        last += self._memory.encode_peaks()
+        last += self._memory.encode_last_peaks()
         self._put(self._descriptions(tracks) + last)
         self._destination.commit()
 
@@ -89,9 +97,13 @@ class PerfettoExporter:
 
     def _start(self, batch: EventBatch) -> Tracks:
         """Write the packets that a trace begins with."""
-        tracks = self._tracks = Tracks(self._info, self._strings, _has_several_ranks(self._info, batch))
-        self._slices = SliceColumns(self._strings, self._interning, tracks)
-        self._memory = MemoryTracks(self._strings, self._interning, tracks, self._lifetimes_bytes)
+        tracks = self._tracks = Tracks(
+            self._info, self._tables.strings, _has_several_ranks(self._info, batch)
+        )
+        self._slices = SliceColumns(self._tables.strings, self._interning, tracks)
+        self._memory = MemoryTracks(
+            self._tables, self._interning, tracks, self._lifetimes_bytes, self._step_peaks
+        )
         self._timeline.place(batch)
         facts = about_recording(self._info, self._timeline.origin_unix_ns or 0)
         start = self._encode_facts("recording", 0, tracks, facts)

@@ -64,7 +64,7 @@ def test_the_ui_opens_the_process_with_its_tracks(trace: Path, tmp_path: Path) -
         "MainThread 4000",
         "Heap Profile",
         "cuda:0 allocated",
-        "tensor lifetimes cuda:0",
+        "tensor lifetimes cuda:0, 4: ≥ 256 KiB",
         "tensors from before cuda:0",
         "markers",
     }

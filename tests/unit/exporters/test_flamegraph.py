@@ -7,7 +7,8 @@ import pytest
 
 from memexport.analysis.live import Allocations
 from memexport.exporters._flamegraph import Stack, category_name, module_frames, stacks
-from memexport.model import UNKNOWN_SIZE, Category, StringTable
+from memexport.exporters._frames import Frame, python_frame
+from memexport.model import UNKNOWN_SIZE, Category, Tables
 
 
 @pytest.mark.parametrize(
@@ -25,27 +26,75 @@ def test_a_path_becomes_frames_with_short_names(path: str | None, frames: list[s
     assert module_frames(path) == frames
 
 
+def allocations(**columns: list[int]) -> Allocations:
+    """Of these columns, each at an address of its own."""
+    rows = len(columns["size_bytes"])
+    remembered = {
+        name: np.array(columns.get(name, [0] * rows), dtype)
+        for name, dtype in (
+            ("size_bytes", "i8"),
+            ("category", "u1"),
+            ("module", "u4"),
+            ("name", "u4"),
+            ("stack", "u4"),
+        )
+    }
+    return Allocations(np.arange(1, rows + 1, dtype=np.uint64), remembered)
+
+
+def plain(*names: str) -> tuple[Frame, ...]:
+    return tuple(map(Frame, names))
+
+
 def test_stacks_are_summed_by_module_operator_and_category() -> None:
     """What nothing explains is a stack of its own; what no operator made is named by its category."""
-    strings = StringTable()
-    module, operator = strings.intern("net.0.fc"), strings.intern("aten.add.Tensor")
-    live = Allocations(
-        np.arange(1, 6, dtype=np.uint64),
-        {
-            "size_bytes": np.array([10, 20, 5, 7, UNKNOWN_SIZE]),
-            "category": np.array([4, 4, 5, 1, 0], np.uint8),
-            "module": np.array([module, module, module, module, 0], np.uint32),
-            "name": np.array([operator, operator, operator, 0, operator], np.uint32),
-        },
+    tables = Tables()
+    module, operator = tables.strings.intern("net.0.fc"), tables.strings.intern("aten.add.Tensor")
+    live = allocations(
+        size_bytes=[10, 20, 5, 7, UNKNOWN_SIZE],
+        category=[4, 4, 5, 1, 0],
+        module=[module, module, module, module, 0],
+        name=[operator, operator, operator, 0, operator],
     )
-    found = sorted(stacks(live, 50, strings), key=lambda stack: -stack.bytes)
+    found = sorted(stacks(live, 50, tables), key=lambda stack: -stack.bytes)
     assert found == [
-        Stack(("net.0", "fc", "aten::add"), "activation", 30, 2),
-        Stack(("(unattributed)",), "unattributed", 8, 1),
-        Stack(("net.0", "fc", "parameter"), "parameter", 7, 1),
-        Stack(("net.0", "fc", "aten::add"), "temporary", 5, 1),
-        Stack(("aten::add",), "unattributed", 0, 1),
+        Stack(plain("net.0", "fc", "aten::add"), "activation", 30, 2),
+        Stack(plain("(unattributed)"), "unattributed", 8, 1),
+        Stack(plain("net.0", "fc", "parameter"), "parameter", 7, 1),
+        Stack(plain("net.0", "fc", "aten::add"), "temporary", 5, 1),
+        Stack(plain("aten::add"), "unattributed", 0, 1),
     ]
+
+
+def test_python_stacks_stand_where_nothing_else_is_known() -> None:
+    """Beside a module or an operator they only say where the operator was called."""
+    tables = Tables()
+    frames = [tables.strings.intern(text) for text in ("/src/train.py:10:main", "/src/model.py:7:forward")]
+    stack = tables.stacks.intern(frames)
+    operator = tables.strings.intern("aten.mm.default")
+    live = allocations(size_bytes=[4, 8], category=[0, 4], name=[0, operator], stack=[stack, stack])
+    called = Frame("forward (model.py:7)", "/src/model.py", 7)
+    assert sorted(stacks(live, 12, tables), key=lambda stack: stack.bytes) == [
+        Stack((Frame("main (train.py:10)", "/src/train.py", 10), called), "unattributed", 4, 1),
+        Stack((Frame("aten::mm", "/src/model.py", 7),), "activation", 8, 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "frame"),
+    [
+        ("train.py:41:step", Frame("step (train.py:41)", "train.py", 41)),
+        (r"C:\runs\train.py:3:<module>", Frame("<module> (train.py:3)", r"C:\runs\train.py", 3)),
+        ("??:0:c10::cuda::malloc(unsigned long)", Frame("c10::cuda::malloc(unsigned long)")),
+        ("/a:b/t.py:9:f", Frame("f (t.py:9)", "/a:b/t.py", 9)),
+        ("torch::nothing", Frame("torch::nothing")),
+        (":::", Frame(":::")),
+        ("", Frame("")),
+    ],
+)
+def test_a_frame_is_its_function_and_where_it_is(text: str, frame: Frame) -> None:
+    """A text of another form is shown as it is."""
+    assert python_frame(text) == frame
 
 
 def test_categories_are_shown_as_people_write_them() -> None:

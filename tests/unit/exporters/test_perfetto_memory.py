@@ -65,8 +65,8 @@ def test_a_bar_lasts_from_allocation_to_release(processor: TraceProcessor) -> No
     rows = processor.query(BARS)
     assert [(row["name"], row["ts"], row["dur"], row["chart"]) for row in rows] == [
         ("parameter", 0, -1, "tensors from before cuda:0"),
-        ("aten::mm", 10, 10, "tensor lifetimes cuda:0"),
-        ("aten::mm", 20, -1, "tensor lifetimes cuda:0"),
+        ("aten::mm", 10, 10, "tensor lifetimes cuda:0, 5: < 256 KiB"),
+        ("aten::mm", 20, -1, "tensor lifetimes cuda:0, 5: < 256 KiB"),
     ]
     assert rows[1]["lane"] == rows[2]["lane"]
 
@@ -155,3 +155,80 @@ def test_an_address_allocated_anew_ends_the_bar_whose_release_was_lost(
     made.add(EventKind.RELEASE, 5, size_bytes=5, address=1, device=0)
     processor = load_trace(made.write(everything, tmp_path / "lost.pftrace"))
     assert [(row["ts"], row["dur"]) for row in processor.query(BARS)] == [(1, 4), (5, 0)]
+
+
+def test_the_largest_storages_are_on_a_chart_above(load_trace: Load, tmp_path: Path) -> None:
+    """The UI orders charts by name, and lays out the bars of each by time."""
+    made = Made()
+    sizes = (2**20, 2**18, 2**18 - 1, 2**30, 2**26 + 1, 0)
+    for number, size in enumerate(sizes, 1):
+        made.add(
+            EventKind.ALLOCATION, number, size_bytes=size, address=number, device=0, name="aten.t.default"
+        )
+    processor = load_trace(made.write(everything, tmp_path / "sizes.pftrace"))
+    charts = {row["ts"]: row["chart"].partition(", ")[2] for row in processor.query(BARS)}
+    assert [charts[number] for number in range(1, 7)] == [
+        "4: ≥ 256 KiB", "4: ≥ 256 KiB", "5: < 256 KiB", "1: ≥ 1 GiB", "2: ≥ 64 MiB", "5: < 256 KiB",
+    ]  # fmt: skip
+
+
+def test_a_storage_without_an_operator_is_named_by_its_code(load_trace: Load, tmp_path: Path) -> None:
+    """As in torch's own snapshots; one from before the recording's start has a chart of its own."""
+    made = Made(devices=[Device("cuda", 0)])
+    frames = [made.tables.strings.intern(text) for text in ("/src/train.py:10:main", "/src/model.py:7:forward")]
+    stack = made.tables.stacks.intern(frames)
+    common: dict[str, Any] = {"size_bytes": 8, "device": 0, "stack": stack}
+    made.add(EventKind.ALLOCATION, 0, address=1, **common)
+    made.marker("start", 0)
+    made.add(EventKind.ALLOCATION, 1, address=2, allocated_bytes=16, **common)
+    processor = load_trace(made.write(everything, tmp_path / "code.pftrace"))
+    assert [(row["name"], row["ts"], row["chart"][:19]) for row in processor.query(BARS)] == [
+        ("forward (model.py:7)", 0, "tensors from before"),
+        ("forward (model.py:7)", 1, "tensor lifetimes cu"),
+    ]
+    symbols = processor.query("SELECT name, source_file, line_number FROM stack_profile_symbol ORDER BY id")
+    assert [tuple(row.values()) for row in symbols] == [
+        ("main (train.py:10)", "/src/train.py", 10),
+        ("forward (model.py:7)", "/src/model.py", 7),
+    ]
+
+
+def test_each_step_has_a_flamegraph_on_request(load_trace: Load, tmp_path: Path) -> None:
+    """A dump holds what changed since the one before, so sums up to a step's peak are what lived then."""
+    made = Made(rank=0, pid=4000)
+    common: dict[str, Any] = {"device": 0, "rank": 0, "name": "aten.mm.default", "category": 4}
+    peaks = []
+    for step, held in enumerate((3, 5, 2)):
+        for number in range(1, held + 1):
+            made.add(
+                EventKind.ALLOCATION, 100 * step + number, step=step, address=number, size_bytes=10,
+                allocated_bytes=10 * number, **common,
+            )  # fmt: skip
+        peaks.append((100 * step + held, 10 * held))
+        for number in range(1, held + 1):
+            made.add(
+                EventKind.RELEASE, 100 * step + 50 + number, step=step, address=number, size_bytes=10,
+                allocated_bytes=10 * (held - number), **common,
+            )  # fmt: skip
+    make = partial(PerfettoExporter, step_peaks=True)
+    processor = load_trace(made.write(make, tmp_path / "steps.pftrace", size=4))
+    found = processor.query(
+        "SELECT ts, sum(sum(size)) OVER (ORDER BY ts) AS bytes FROM heap_profile_allocation GROUP BY ts"
+    )
+    assert [tuple(row.values()) for row in found] == peaks
+    assert processor.query("SELECT name FROM stats WHERE severity != 'info' AND value > 0") == []
+
+
+def test_the_peak_outside_of_steps_is_dumped_too(load_trace: Load, tmp_path: Path) -> None:
+    """It may be the recording's own; what lies lower there is left out."""
+    made = Made()
+    common: dict[str, Any] = {"device": 0, "name": "aten.mm.default", "category": 4}
+    for moment, (step, allocated) in enumerate([(-1, 5), (0, 30), (-1, 20), (1, 25), (-1, 90), (-1, 40)]):
+        made.add(
+            EventKind.ALLOCATION, moment, step=step, address=moment + 1, size_bytes=5,
+            allocated_bytes=allocated, **common,
+        )  # fmt: skip
+    make = partial(PerfettoExporter, step_peaks=True)
+    processor = load_trace(made.write(make, tmp_path / "outside.pftrace"))
+    found = processor.query("SELECT DISTINCT ts FROM heap_profile_allocation ORDER BY ts")
+    assert [row["ts"] for row in found] == [0, 1, 3, 4]
