@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from typing import Final
 
 import numpy as np
@@ -70,6 +71,12 @@ class Edges:
 
     def __len__(self) -> int:
         return len(self.time_ns)
+
+    @staticmethod
+    def concat(parts: Sequence[Edges]) -> Edges:
+        """The edges of several charts, one chart after the other."""
+        names = [column.name for column in fields(Edges)]
+        return Edges(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
 
 class Chart:

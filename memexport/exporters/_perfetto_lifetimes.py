@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -28,6 +27,7 @@ _DURING: Final = "tensor lifetimes"
 # own; charts are ordered by name.
 _LEAST_BYTES: Final = (2**30, 2**26, 2**22, 2**18)
 _SIZES: Final = ("1: ≥ 1 GiB", "2: ≥ 64 MiB", "3: ≥ 4 MiB", "4: ≥ 256 KiB", "5: < 256 KiB")
+_BEFORE_CLASS: Final = len(_SIZES)
 _FROM_BEFORE: Final = "allocated before recording"
 
 Ints = npt.NDArray[np.int64]
@@ -50,46 +50,52 @@ class LifetimeCharts:
         self._interning = interning
         self._tracks = tracks
         self._device = tracks.device_name(place.device)
-        self._before = Chart()
-        self._during = [Chart() for _ in _SIZES]
-        self._lanes: dict[str, Ints] = {}
+        self._charts = [Chart() for _ in range(_BEFORE_CLASS + 1)]
+        self._lanes = [np.empty(0, np.int64) for _ in self._charts]
         self._code_names: dict[int, int] = {}
 
-    def encode(self, residence: Residence) -> Iterator[bytes]:
+    def encode(self, residence: Residence) -> bytes:
         """The packets of one more batch."""
         born = residence.lifetimes.born.columns
         drawn = self.floor.admit(born["size_bytes"], residence.allocated_bytes)
         before = _from_before(residence)
-        edges = self._before.add(residence, drawn & before)
-        if edges is not None and len(edges):
-            yield self._encode(f"{_BEFORE} {self._device}", edges)
         size_class = len(_LEAST_BYTES) - np.searchsorted(_LEAST_BYTES[::-1], born["size_bytes"], side="right")
-        for number, (size, chart) in enumerate(zip(_SIZES, self._during, strict=True)):
-            edges = chart.add(residence, drawn & ~before & (size_class == number))
+        size_class[before] = _BEFORE_CLASS
+        changed: list[Edges] = []
+        tracks: list[Ints] = []
+        for number, chart in enumerate(self._charts):
+            edges = chart.add(residence, drawn & (size_class == number))
             if edges is not None and len(edges):
-                yield self._encode(f"{_DURING} {self._device}, {size}", edges)
+                changed.append(edges)
+                tracks.append(self._track(number, edges.lane))
+        return self._encode(Edges.concat(changed), np.concatenate(tracks)) if changed else b""
 
-    def _encode(self, chart: str, edges: Edges) -> bytes:
-        device = self._interning.text(self._device)
+    def _encode(self, edges: Edges, track: Ints) -> bytes:
         return encode_bars(
             Bars(
                 time_ns=edges.time_ns,
                 begins=edges.begins,
-                track=self._track(chart, edges.lane),
+                track=track,
                 name=self._names(edges),
                 size_bytes=edges.size_bytes,
                 module=self._interning.texts(edges.module),
                 category=self._category_texts(edges.category),
-                device=np.full(len(edges), device),
+                device=np.full(len(edges), self._interning.text(self._device)),
             )
         )
 
-    def _track(self, chart: str, lane: Ints) -> Ints:
-        known, wanted = self._lanes.get(chart, np.empty(0, np.int64)), int(lane.max()) + 1
+    def _track(self, chart: int, lane: Ints) -> Ints:
+        known, wanted = self._lanes[chart], int(lane.max()) + 1
         if wanted > len(known):
-            new = [self._tracks.lifetimes(self._place, chart, number) for number in range(len(known), wanted)]
+            name = self._chart_name(chart)
+            new = [self._tracks.lifetimes(self._place, name, number) for number in range(len(known), wanted)]
             known = self._lanes[chart] = np.concatenate((known, new))
         return known[lane]
+
+    def _chart_name(self, chart: int) -> str:
+        if chart == _BEFORE_CLASS:
+            return f"{_BEFORE} {self._device}"
+        return f"{_DURING} {self._device}, {_SIZES[chart]}"
 
     def _names(self, edges: Edges) -> Ints:
         """Interned: the operator, else where in the program, else the category."""

@@ -94,7 +94,7 @@ class MemoryTracks:
         for change in place.categories.add(residence):
             track = self._tracks.category(residence.place, change.category)
             yield packets.encode_counter(change.time_ns, track, np.minimum(change.bytes, HIGHEST_EXACT))
-        yield from place.lifetimes.encode(residence)
+        yield place.lifetimes.encode(residence)
         place.peak.add(residence)
         if self._has_step_peaks:
             for peak in place.step_peaks.add(residence):
