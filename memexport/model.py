@@ -132,7 +132,9 @@ class EventBatch:
 
     `name` is the operator (`aten.addmm.default`), also for an ALLOCATION: the operator that made it (null for
     what lived before the recording). `module`, `phase`, `step`, `thread` say where the event happened; for a
-    RELEASE, where the memory was given back. `category` of a RELEASE is that of its ALLOCATION.
+    RELEASE, where the memory was given back. `category` of a RELEASE is that of its ALLOCATION. An ALLOCATION
+    at an address that is live says anew what is there, when that is known only later: what was there ends,
+    and no counter changes.
 
     A SPAN is one of four things: a module call has `module` set, and its class as `name`; a step is named
     "step" and has `step` set; a phase is named like its `phase` ("forward"); everything else is an

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from memexport.model import COLUMNS, NULLS, EventBatch, EventKind, Phase
 from memexport.tracker import rows
+from memexport.tracker.categories import Categories
 from memexport.tracker.chunk import Derived, Ints, Positions, Rows
 from memexport.tracker.rows import DEVICE_UNIT, Labels
 from memexport.tracker.spans import PhaseRuns, Steps
@@ -26,8 +27,10 @@ def _kinds(*kinds: int) -> npt.NDArray[np.bool_]:
 
 
 # What is true of a kind of row, looked up by the kind.
-_MOVES = _kinds(rows.ALLOCATION, rows.RELEASE)
-_ABOUT_DEVICE = _kinds(rows.OPERATOR, rows.ALLOCATION, rows.RELEASE, rows.SAMPLE, rows.COUNTERS)
+_MOVES = _kinds(rows.ALLOCATION, rows.RELEASE, rows.CATEGORY)
+_ABOUT_DEVICE = _kinds(
+    rows.OPERATOR, rows.ALLOCATION, rows.RELEASE, rows.CATEGORY, rows.SAMPLE, rows.COUNTERS
+)
 _WORKS = _kinds(rows.OPERATOR, rows.BOUNDARY, rows.STEP)
 _SIGN = np.zeros(DEVICE_UNIT, np.int64)
 _SIGN[[rows.ALLOCATION, rows.RELEASE]] = 1, -1
@@ -64,21 +67,28 @@ class Assembler:
         self._rank = rank
         self._counters = DeviceCounters(labels, has_counters)
         self._details = CallDetails() if details else None
+        self._categories = Categories(labels)
         self._steps = Steps(labels)
         self._phases = PhaseRuns(labels, [Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER], boundary=True)
         self._recomputations = PhaseRuns(labels, [Phase.RECOMPUTE], boundary=False)
 
-    def batch(self, chunk: bytes) -> EventBatch:
-        """The events of a chunk of whole rows, in the order of the rows, with derived events among them."""
-        parsed = Rows.parse(chunk, self._labels)
+    def batch(self, chunk: Rows, *, complete: bool) -> EventBatch:
+        """The events of a chunk of rows, in the order of the rows, with derived events among them.
+
+        `complete`: the forward, backward or optimizer step that it ends with does not go on in the next.
+        """
+        parsed = chunk
         columns = self._columns(parsed)
         columns |= self._counters.columns(parsed)
+        known = self._categories.read(parsed, complete=complete)
+        columns |= {"category": known.category, "module": known.module}
+        columns["kind"] = np.where(known.anew, np.uint8(rows.ALLOCATION), parsed.kind)
         if self._details is not None:
             columns |= self._details.columns(parsed)
         columns["step"], derived = self._steps.read(parsed)
         works = np.flatnonzero(_WORKS[parsed.kind])
         derived += self._recomputations.read(parsed, works) + self._phases.read(parsed, works)
-        return self._merge(columns, np.flatnonzero(parsed.kind <= rows.MARKER), derived)
+        return self._merge(columns, np.flatnonzero(columns["kind"] <= rows.MARKER), derived)
 
     def last_batch(self, now: int) -> EventBatch:
         """What is only known at the end: phases and the step still open, and each device's "peak"."""
@@ -95,14 +105,11 @@ class Assembler:
         moves = _MOVES[kind]
         size = np.where(moves, chunk.first, NULLS["size_bytes"])
         return {
-            "kind": kind,
             "time_unix_ns": chunk.time + self._offset,
             "duration_ns": np.where(is_operator | (kind == rows.SPAN), chunk.first - chunk.time, 0),
             "name": np.array(labels.names, np.uint32)[chunk.label],
-            "module": chunk.module,
             "thread": chunk.thread,
             "phase": chunk.phase,
-            "category": np.array(labels.categories, np.uint8)[chunk.label],
             "device": np.where(_ABOUT_DEVICE[kind], chunk.device, np.int32(NULLS["device"])),
             "size_bytes": np.where(is_operator, chunk.second, size),
             "address": np.where(moves, chunk.second, 0).view(np.uint64),

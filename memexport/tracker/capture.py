@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 from memexport.model import Category, Phase
 from memexport.tracker import counters, rows
 from memexport.tracker.details import Details
-from memexport.tracker.modules import ModuleNode
+from memexport.tracker.modules import ModuleNode, nodes_below
 from memexport.tracker.rows import DEVICE_UNIT, Labels
 from memexport.tracker.running import NO_TASK, Running, Thread, graph_task
 
@@ -32,23 +32,41 @@ log = logging.getLogger("memexport")
 
 _is_compiling: Callable[[], bool] = torch.compiler.is_compiling
 _RELEASE_AFTER_ALLOCATION = rows.RELEASE - rows.ALLOCATION
+_CATEGORY_AFTER_RELEASE = rows.CATEGORY - rows.RELEASE
+# Who may say what a storage is for: a higher one overrules a lower one.
+_CLAIMS = {
+    int(category): place
+    for place, category in enumerate(
+        (
+            Category.INPUT,
+            Category.GRADIENT,
+            Category.OPTIMIZER_STATE,
+            Category.BUFFER,
+            Category.PARAMETER,
+        ),
+        1,
+    )
+}
+_WATCHED = ("aten.resize", "aten.set_", "aten.detach", "aten.clone")
 
 
 class _StorageRef(weakref.ref[torch.UntypedStorage]):
     """A weak reference to a live storage, and what its RELEASE row will say."""
 
-    __slots__ = ("device", "release", "size")
+    __slots__ = ("device", "placed", "release", "size")
 
     device: int
     size: int
     release: tuple[int, int, int]
     """Its key in `Capture.live_storages`, the row's code, the storage's number."""
+    placed: bool
+    """Whether its module was logged; not set, to save time, while nobody claimed it."""
 
 
 class _Operator:
     """What is the same for every call of an operator."""
 
-    __slots__ = ("allocation_code", "call", "code", "function", "resizes")
+    __slots__ = ("allocation_code", "call", "code", "function", "watched")
 
     def __init__(self, function: Any, labels: Labels) -> None:
         name = str(function)
@@ -60,7 +78,8 @@ class _Operator:
         ignored = name.startswith(("prim.", "profiler."))
         self.code = labels.code(rows.IGNORED if ignored else rows.OPERATOR, name)
         self.allocation_code = labels.code(rows.ALLOCATION, name, Category.UNATTRIBUTED)
-        self.resizes = name.startswith(("aten.resize", "aten.set_")) or "out" in name.rpartition(".")[2]
+        # What may change a storage's size, and what makes a gradient a parameter's.
+        self.watched = name.startswith(_WATCHED) or "out" in name.rpartition(".")[2]
 
 
 class _DispatchMode(TorchDispatchMode):
@@ -129,7 +148,11 @@ class Capture:
         register, guarded = nn.modules.module, self._guarded
         self._hooks = [
             register.register_module_forward_pre_hook(guarded(self._module_starts)),
-            register.register_module_forward_hook(guarded(self._module_ends), always_call=True),
+            register.register_module_forward_hook(
+                guarded(self._module_ends), with_kwargs=True, always_call=True
+            ),
+            register.register_module_parameter_registration_hook(guarded(self._parameter_set)),
+            register.register_module_buffer_registration_hook(guarded(self._buffer_set)),
             register_optimizer_step_pre_hook(guarded(self._optimizer_starts)),
             register_optimizer_step_post_hook(guarded(self._optimizer_ends)),
         ]
@@ -190,16 +213,32 @@ class Capture:
 
     def _module_starts(self, module: nn.Module, args: Any) -> None:
         if graph_task() == NO_TASK and not self.running.thread().frames:
+            self.register_model(module, self.running.tree.enter(module, ()))
             self.register(_tensors(args), Category.INPUT, None)
         self.running.module_starts(module)
 
-    def _module_ends(self, module: nn.Module, _args: Any, _result: Any) -> None:
+    def _module_ends(self, module: nn.Module, *told: Any) -> None:
+        # Only this hook is told the keyword arguments, and only after a forward that did not raise.
+        if len(told) == 3 and told[1] and graph_task() == NO_TASK and len(self.running.thread().frames) == 1:
+            self.register(_tensors(told[1]), Category.INPUT, None)
         self.running.module_ends(module)
 
-    def _optimizer_starts(self, _optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+    def _parameter_set(self, _module: nn.Module, _name: str, parameter: torch.Tensor | None) -> None:
+        if parameter is not None:
+            self.register([parameter], Category.PARAMETER, None)
+
+    def _buffer_set(self, _module: nn.Module, _name: str, buffer: torch.Tensor | None) -> None:
+        if buffer is not None:
+            self.register([buffer], Category.BUFFER, None)
+
+    def _optimizer_starts(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+        parameters = (p for group in optimizer.param_groups for p in group["params"])
+        # One that was attached by hand, not by the engine.
+        self.register((p.grad for p in parameters if p.grad is not None), Category.GRADIENT, None)
         self.running.optimizer_starts()
 
     def _optimizer_ends(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+        self.register_optimizer(optimizer)
         self.running.optimizer_ends()
         if self.on_optimizer_step is not None:
             self.on_optimizer_step(optimizer)
@@ -246,7 +285,7 @@ class Capture:
                 raise
             ended = clock()
             try:
-                if type(result) is tensor_type and not operator.resizes:
+                if type(result) is tensor_type and not operator.watched:
                     storage = result.untyped_storage()
                     key = id(storage)
                     known = live.get(key)
@@ -369,25 +408,73 @@ class Capture:
         if storage is None:
             return None
         known = self.live_storages.get(id(storage))
-        if known is not None and operator.resizes and known.size != storage.nbytes():
+        if known is not None and operator.watched and known.size != storage.nbytes():
             self._released(known)
             known = None
         if known is None:
             known = self._found(storage, tensor, operator.allocation_code, context, now, thread)
+        if known is not None and thread.accumulates and context == thread.backward_context:
+            self._claim(known, Category.GRADIENT, context)
         return known
 
     def register(
         self, tensors: Iterable[torch.Tensor], category: Category, module: ModuleNode | None
     ) -> None:
-        """Log the storages of these tensors that are not known yet as living since before now."""
+        """Log what these tensors are for; those not known yet as living since before now."""
         thread = self.running.thread()
         code = self.labels.code(rows.ALLOCATION, None, category)
         context = self.labels.context(module.path if module else None, int(Phase.OTHER), thread.name)
         now = time.perf_counter_ns()
         for tensor in tensors:
             storage = _storage(tensor)
-            if storage is not None and id(storage) not in self.live_storages:
-                self._found(storage, tensor, code, context, now, thread)
+            if storage is None:
+                continue
+            known = self.live_storages.get(id(storage))
+            if known is None:
+                known = self._found(storage, tensor, code, context, now, thread)
+                if known is not None:
+                    known.placed = module is not None
+            elif category is not Category.UNATTRIBUTED:
+                self._claim(known, category, context, module)
+
+    def register_model(self, module: nn.Module, node: ModuleNode) -> None:
+        """Log the parameters and buffers of a module and those below it, where that is news."""
+        if not any(map(self._is_news, itertools.chain(module.parameters(), module.buffers()))):
+            return
+        for below, place in nodes_below(node):
+            self.register((p for p in below._parameters.values() if p is not None), Category.PARAMETER, place)
+            self.register((b for b in below._buffers.values() if b is not None), Category.BUFFER, place)
+
+    def register_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Log the tensors of an optimizer's state, each with its parameter's module, where that is news."""
+        for parameter, state in list(optimizer.state.items()):
+            tensors = [value for value in state.values() if isinstance(value, torch.Tensor)]
+            if any(map(self._is_news, tensors)):
+                owner = self.running.tree.owner_of_parameter(parameter)
+                self.register(tensors, Category.OPTIMIZER_STATE, owner)
+
+    def _is_news(self, tensor: torch.Tensor) -> bool:
+        """Whether it was not said yet where this tensor belongs."""
+        storage = _storage(tensor)
+        if storage is None or tensor.is_meta:
+            return False
+        known = self.live_storages.get(id(storage))
+        return known is None or not getattr(known, "placed", False)
+
+    def _claim(
+        self, storage: _StorageRef, category: Category, context: int, place: ModuleNode | None = None
+    ) -> None:
+        """Log what a live storage is for, unless more is known of it already."""
+        key, code, number = storage.release
+        now_for, claimed_for = _CLAIMS.get(self.labels.category_of(code), 0), _CLAIMS[category]
+        moves_in = place is not None and not getattr(storage, "placed", False)
+        if claimed_for < now_for or (claimed_for == now_for and not moves_in):
+            return
+        storage.placed = place is not None
+        code = self.labels.with_category(code, category)
+        storage.release = (key, code, number)
+        code += _CATEGORY_AFTER_RELEASE
+        self.log_bytes.extend(rows.ROW.pack(code, context, time.perf_counter_ns(), storage.size, number))
 
     # ---- devices
 
@@ -444,5 +531,5 @@ def _storage(tensor: torch.Tensor) -> torch.UntypedStorage | None:
     """The storage of a tensor, None for layouts that have none of their own (sparse, opaque)."""
     try:
         return tensor.untyped_storage()
-    except (NotImplementedError, RuntimeError):
+    except (NotImplementedError, RuntimeError, ValueError):  # ValueError: a LazyModule's parameter
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -51,6 +51,10 @@ class Rows:
             first=raw["first"].copy(),
             second=raw["second"].copy(),
         )
+
+    def part(self, begin: int, stop: int) -> Rows:
+        """The rows from `begin` up to `stop`."""
+        return Rows(*(getattr(self, column.name)[begin:stop] for column in fields(self)))
 
     def __len__(self) -> int:
         return len(self.kind)

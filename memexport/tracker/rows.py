@@ -16,6 +16,7 @@ of our own, no per-event Python object, 32 bytes a row until the drain thread ta
     BOUNDARY      when          when          0             an outermost module or optimizer began or ended
     DETAILS       inputs id     stack id      0             of the next operator in the row's thread
     IGNORED       began         ended         net bytes     a dispatched call that works on no memory
+    CATEGORY      when          bytes         storage id    the storage turned out to be of this category
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ STEP: Final = 9
 BOUNDARY: Final = 10
 IGNORED: Final = 11
 DETAILS: Final = 12
+CATEGORY: Final = 13
 
 # A code is kind + device × 16 + label × 1024: the hot path adds these, the drain thread takes them apart.
 DEVICE_UNIT: Final = 16
@@ -79,6 +81,15 @@ class Labels:
         if label is None:
             label = self._add_label(key)
         return label * LABEL_UNIT + kind
+
+    def category_of(self, code: int) -> int:
+        """The category of a code's label."""
+        return self.categories[code // LABEL_UNIT]
+
+    def with_category(self, code: int, category: Category) -> int:
+        """The code of the same kind, device and name with another category."""
+        name = self.tables.strings.get(self.names[code // LABEL_UNIT])
+        return self.code(code % LABEL_UNIT, name, category)
 
     def context(self, module: str | None, phase: int, thread: str) -> int:
         """The number of this context; `phase` is a plain integer of `Phase`, which hashes faster."""

@@ -72,6 +72,7 @@ class Thread:
         base: the phase outside all frames.
         owners: whose forward made which autograd nodes in this thread.
         backward_contexts: of the operators of each module's backward in this thread.
+        accumulates: the autograd node asked about last adds to a parameter's gradient.
         backward_task, backward_sequence, backward_context: the autograd node asked about last, its answer.
         task_owners: the backward that was last asked about, and the numbering that its nodes follow.
         recomputed: the backward in which this thread last ran a forward again, and how often the running
@@ -79,6 +80,7 @@ class Thread:
     """
 
     __slots__ = (
+        "accumulates",
         "backward_context",
         "backward_contexts",
         "backward_sequence",
@@ -102,6 +104,7 @@ class Thread:
         self.context = labels.context(None, _OTHER, name)
         self.net = 0
         self.owners = SequenceOwners()
+        self.accumulates = False
         self.backward_task = _LOOK_AGAIN
         self.backward_sequence = 0
         self.backward_context = 0
@@ -177,6 +180,7 @@ class Running:
 
     def _context_of_node(self, thread: Thread, task: int, node: Any) -> int:
         sequence = node._sequence_nr()
+        thread.accumulates = sequence == _ACCUMULATE_GRAD_SEQUENCE
         owner = self._owner(thread, task, node, sequence)
         if torch.is_grad_enabled():
             return self._context_where_nodes_are_made(thread, owner)
@@ -186,7 +190,7 @@ class Running:
             context = self._labels.context(path, _BACKWARD, thread.name)
             thread.backward_contexts[owner] = context
         # Every AccumulateGrad node has the same number, and other modules' parameters.
-        thread.backward_task = task if sequence != _ACCUMULATE_GRAD_SEQUENCE else _LOOK_AGAIN
+        thread.backward_task = _LOOK_AGAIN if thread.accumulates else task
         thread.backward_sequence, thread.backward_context = sequence, context
         return context
 

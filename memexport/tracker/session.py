@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import platform
@@ -24,7 +25,7 @@ from memexport.tracker import counters
 from memexport.tracker.assemble import START, Assembler
 from memexport.tracker.capture import Capture
 from memexport.tracker.details import Details
-from memexport.tracker.modules import nodes_below
+from memexport.tracker.held import HeldRows, Ready
 from memexport.tracker.rows import Labels
 from memexport.tracker.stream import DrainThread, ExportThread
 
@@ -69,8 +70,10 @@ class Session:
             has_counters=lambda index: self._capture.device_readers[index] is not None,
             details=detailed,
         )
+        self._held = HeldRows(self._labels, int(flush_interval * 1e9))
         self._export = ExportThread(exporters)
         self._drain = DrainThread(self._capture.log_bytes, self._take, flush_interval)
+        self._assembling = threading.Lock()
         self._folding = threading.Lock()
         self._stopping = False
         self._leading_optimizer: weakref.ref[torch.optim.Optimizer] | None = None
@@ -108,6 +111,7 @@ class Session:
             return  # a forked child: the files are its parent's
         self._stopping = True
         self._drain.stop()
+        self._take_rest()
         self._handle(lambda: self._assembler.last_batch(time.perf_counter_ns()))
         self._export.end(self._end)
 
@@ -134,6 +138,7 @@ class Session:
     def _catch_up(self) -> None:
         if not self._stopping and os.getpid() == self._pid:
             self._drain.flush()
+            self._take_rest()
 
     def _take(self, chunk: bytes) -> None:
         """Runs in the drain thread, or in whichever flushes."""
@@ -141,7 +146,21 @@ class Session:
             self._info.devices.append(
                 Device(device.type, device.index) if self._fake else counters.describe(device)
             )
-        self._handle(lambda: self._assembler.batch(chunk))
+        self._assemble(lambda: self._held.add(chunk))
+
+    def _take_rest(self) -> None:
+        """What waits for its forward or backward to be over waits no longer."""
+        self._assemble(self._held.rest)
+
+    def _assemble(self, rows: Callable[[], Iterator[Ready]]) -> None:
+        with self._assembling:
+            try:
+                found = list(rows())
+            except Exception as error:
+                self._capture.fail(error)
+                return
+            for ready in found:
+                self._handle(functools.partial(self._assembler.batch, ready.rows, complete=ready.complete))
 
     def _handle(self, make_batch: Callable[[], EventBatch]) -> None:
         """Sum a batch up and pass it on; an error of ours must reach neither the program nor the thread."""
@@ -172,19 +191,15 @@ class Session:
 
     def _register_models(self, modules: Sequence[nn.Module]) -> None:
         for root in modules:
-            for module, node in nodes_below(self._capture.running.tree.add_root(root)):
-                parameters = [p for p in module._parameters.values() if p is not None]
-                gradients = [p.grad for p in parameters if p.grad is not None]
-                buffers = [b for b in module._buffers.values() if b is not None]
-                self._capture.register(parameters, Category.PARAMETER, node)
-                self._capture.register(gradients, Category.GRADIENT, node)
-                self._capture.register(buffers, Category.BUFFER, node)
+            self._capture.register_model(root, self._capture.running.tree.add_root(root))
+            for parameter in root.parameters():
+                if parameter.grad is not None:
+                    owner = self._capture.running.tree.owner_of_parameter(parameter)
+                    self._capture.register([parameter.grad], Category.GRADIENT, owner)
 
     def _register_optimizers(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         for optimizer in optimizers:
-            for state in list(optimizer.state.values()):
-                tensors = [value for value in state.values() if isinstance(value, torch.Tensor)]
-                self._capture.register(tensors, Category.OPTIMIZER_STATE, None)
+            self._capture.register_optimizer(optimizer)
 
 
 def _tensors_alive(*, fake: bool) -> Iterator[torch.Tensor]:

@@ -13,7 +13,7 @@ from torch import nn
 
 import memexport
 from memexport.model import EventBatch, EventKind
-from memexport.tracker import stream
+from memexport.tracker import held, stream
 
 
 def forward_of(model: nn.Module) -> torch.Tensor:
@@ -73,6 +73,7 @@ def test_details_find_their_operator_wherever_the_log_is_cut(monkeypatch) -> Non
     whole = recorded(shapes=True, stacks=True)
     expected = [(e.name, whole.tables.strings.get(e.inputs)) for e in operators(whole.events())]
     monkeypatch.setattr(stream, "_CHUNK_ROWS", 1)
+    monkeypatch.setattr(held, "_MOST_ROWS", 0)
     cut = recorded(shapes=True, stacks=True)
     assert len(cut.batches) > 20
     assert [(e.name, cut.tables.strings.get(e.inputs)) for e in operators(cut.events())] == expected

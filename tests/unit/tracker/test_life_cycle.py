@@ -247,7 +247,7 @@ def test_an_exporter_that_hangs_does_not_hold_up_training_and_drops_are_counted(
     assert sum(map(len, exporter.batches)) + dropped == tracker.summary().to_dict()["events"]
 
 
-def broken(*_: Any) -> None:
+def broken(*_: Any, **__: Any) -> None:
     raise RuntimeError("deliberate")
 
 
@@ -262,6 +262,7 @@ def broken(*_: Any) -> None:
         ("running.Running", "optimizer_starts"),
         ("running.Running", "optimizer_ends"),
         ("assemble.Assembler", "batch"),
+        ("held.HeldRows", "add"),
         ("assemble.Assembler", "last_batch"),
     ],
 )
