@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 import memexport
 from memexport.analysis.summary import Summary, SummaryFold
@@ -67,7 +68,7 @@ class Session:
             self._labels,
             clock_offset_ns=time.time_ns() - time.perf_counter_ns(),
             rank=-1 if self._info.rank is None else self._info.rank,
-            has_counters=lambda index: self._capture.device_readers[index] is not None,
+            has_counters=lambda index: self._capture.storages.readers[index] is not None,
             details=detailed,
         )
         self._held = HeldRows(self._labels, int(flush_interval * 1e9))
@@ -93,9 +94,9 @@ class Session:
         self._export.begin(self._info, self._tables)
         self._register_models(modules)
         self._register_optimizers(optimizers)
-        self._capture.register(self._others, Category.UNATTRIBUTED, None)
+        self._capture.claims.tensors(self._others, Category.UNATTRIBUTED, None)
         self._others.clear()
-        self._capture.sample()
+        self._capture.storages.sample()
         self._capture.mark(START)
         if step_at_optimizer:
             self._capture.on_optimizer_step = self._optimizer_stepped
@@ -142,7 +143,7 @@ class Session:
 
     def _take(self, chunk: bytes) -> None:
         """Runs in the drain thread, or in whichever flushes."""
-        for device in self._capture.devices[len(self._info.devices) :]:
+        for device in self._capture.storages.devices[len(self._info.devices) :]:
             self._info.devices.append(
                 Device(device.type, device.index) if self._fake else counters.describe(device)
             )
@@ -177,7 +178,7 @@ class Session:
         warnings = list(self._export.failures)
         if self._capture.failed is not None:
             warnings.append(f"recording stopped before the program did: {self._capture.failed!r}")
-        real = [] if self._fake else self._capture.devices
+        real = [] if self._fake else self._capture.storages.devices
         retries, ooms = counters.retries_and_ooms(real)
         return RecordingEnd(tuple(warnings), self._export.dropped_events, retries, ooms)
 
@@ -191,15 +192,15 @@ class Session:
 
     def _register_models(self, modules: Sequence[nn.Module]) -> None:
         for root in modules:
-            self._capture.register_model(root, self._capture.running.tree.add_root(root))
+            self._capture.claims.model(root, self._capture.running.tree.add_root(root))
             for parameter in root.parameters():
                 if parameter.grad is not None:
                     owner = self._capture.running.tree.owner_of_parameter(parameter)
-                    self._capture.register([parameter.grad], Category.GRADIENT, owner)
+                    self._capture.claims.tensors([parameter.grad], Category.GRADIENT, owner)
 
     def _register_optimizers(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         for optimizer in optimizers:
-            self._capture.register_optimizer(optimizer)
+            self._capture.claims.optimizer(optimizer)
 
 
 def _tensors_alive(*, fake: bool) -> Iterator[torch.Tensor]:
@@ -208,6 +209,8 @@ def _tensors_alive(*, fake: bool) -> Iterator[torch.Tensor]:
     for candidate in gc.get_objects():
         if not issubclass(type(candidate), torch.Tensor):
             continue
+        if is_traceable_wrapper_subclass(candidate):
+            continue  # it has no memory, those in it have
         is_fake = fake_tensor is not None and isinstance(candidate, fake_tensor.FakeTensor)
         if is_fake == fake:
             yield candidate
