@@ -23,7 +23,7 @@ lint: .venv/dev.installed
 
 # Each prints its own table; run them on a quiet machine.
 bench: .venv/dev.installed
-	for bench in capture archive exporters summary memory startup; do \
+	for bench in capture exact compat archive exporters summary memory startup fake snapshot kineto merge otlp; do \
 	  echo "== $$bench"; $(BIN)/python tools/bench/$$bench.py || exit 1; done
 
 # The pictures of the README, taken in the real Perfetto UI (needs Chromium).

@@ -9,7 +9,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from memexport.analysis.selection import Selection
     from memexport.errors import InputError, MemexportError, OutputError, UsageError
+    from memexport.exporters.otel import OTelExporter
     from memexport.model import Category, EventBatch, EventKind, Phase, RecordingInfo
     from memexport.pipeline import Recording, convert, open  # noqa: A004 - the public name, as gzip.open is
     from memexport.tracker import Tracker
@@ -22,10 +24,12 @@ _HOMES = {
     "EventKind": "memexport.model",
     "InputError": "memexport.errors",
     "MemexportError": "memexport.errors",
+    "OTelExporter": "memexport.exporters.otel",
     "OutputError": "memexport.errors",
     "Phase": "memexport.model",
     "Recording": "memexport.pipeline",
     "RecordingInfo": "memexport.model",
+    "Selection": "memexport.analysis.selection",
     "Tracker": "memexport.tracker",
     "UsageError": "memexport.errors",
     "convert": "memexport.pipeline",
@@ -38,10 +42,12 @@ __all__ = [
     "EventKind",
     "InputError",
     "MemexportError",
+    "OTelExporter",
     "OutputError",
     "Phase",
     "Recording",
     "RecordingInfo",
+    "Selection",
     "Tracker",
     "UsageError",
     "convert",

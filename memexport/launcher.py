@@ -14,16 +14,17 @@ import runpy
 import signal
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from memexport import registry
 from memexport.errors import MemexportError, OutputError, UsageError
 
 if TYPE_CHECKING:
+    from memexport.exporters import Exporter
     from memexport.tracker import Tracker
 
 log = logging.getLogger("memexport")
@@ -37,44 +38,66 @@ def run(
     overwrite: bool,
     shapes: bool = False,
     stacks: bool = False,
+    otlp: bool = False,
+    simulation: Mapping[str, Any] | None = None,
+    report: Callable[[str], None] = log.warning,
 ) -> int:
     """Run `target` (a script or module name, then its arguments) and record into `outputs`.
 
-    `shapes` and `stacks` record each operator's arguments and Python code too.
+    `shapes` and `stacks` record each operator's arguments and Python code too. `otlp` exports metrics to
+    OpenTelemetry besides. `simulation` runs the program on simulated tensors: what a `Tracker` takes with
+    `fake`. If it runs out of its budget, `report` is told where.
 
     What the program sees (`sys.argv`, `sys.path`, `__main__`) and shows (tracebacks, exit code) is what plain
     python gives. A program that never imports torch leaves no output.
 
     Returns:
-        The program's exit code. Does not return when the program was interrupted: the process then ends by
-        SIGINT, as python does.
+        The program's exit code; if that is 0 and it ran out of its budget, 1. Does not return when the
+        program was interrupted: the process then ends by SIGINT, as python does.
 
     Raises:
-        UsageError: there is no such script, or a suffix means no format.
+        UsageError: there is no such script, a suffix means no format, or OpenTelemetry is not installed.
         OutputError: an output exists and may not be replaced, or its folder is missing.
     """
     for output in outputs:
         _check(Path(output), overwrite=overwrite)
     if not as_module and not os.path.exists(target[0]):  # noqa: PTH110 - it may be a zip or folder; any path
         raise UsageError(f"can't open file {target[0]!r}: no such file")
-    tracking = _Tracking(outputs, shapes=shapes, stacks=stacks)
+    if otlp:
+        _check_opentelemetry()
+    tracking = _Tracking(outputs, shapes=shapes, stacks=stacks, otlp=otlp, simulation=simulation)
     hook = _AfterTorch(tracking.start)
     sys.meta_path.insert(0, hook)
     try:
         if "torch" in sys.modules:
             hook.run()
-        return _run_program(target, as_module=as_module, tracking=tracking)
+        exit_code = _run_program(target, as_module=as_module, tracking=tracking)
     finally:
         hook.remove()
+    for sentence in tracking.exceeded():
+        report(sentence)
+        exit_code = exit_code or 1
+    return exit_code
 
 
 class _Tracking:
     """The tracker around the program, if it ever imports torch."""
 
-    def __init__(self, outputs: Sequence[str], *, shapes: bool, stacks: bool) -> None:
-        self._outputs = [Path(output).absolute() for output in outputs]  # the program may change folders
+    def __init__(
+        self,
+        outputs: Sequence[str],
+        *,
+        shapes: bool,
+        stacks: bool,
+        otlp: bool,
+        simulation: Mapping[str, Any] | None,
+    ) -> None:
+        # The program may change folders.
+        self._outputs: list[Path | Exporter] = [Path(output).absolute() for output in outputs]
         self._shapes = shapes
         self._stacks = stacks
+        self._otlp = otlp
+        self._simulation = {} if simulation is None else {"fake": True, **simulation}
         self._tracker: Tracker | None = None
 
     def start(self) -> None:
@@ -82,11 +105,16 @@ class _Tracking:
         from memexport.tracker import Tracker
 
         try:
+            if self._otlp:
+                from memexport.exporters.otel import OTelExporter
+
+                self._outputs.append(OTelExporter())
             self._tracker = Tracker(
                 exporters=self._outputs,
                 step_at_optimizer=True,
                 record_shapes=self._shapes,
                 record_stacks=self._stacks,
+                **self._simulation,
             ).start()
         except MemexportError as error:
             log.warning("memexport does not record: %s", error)
@@ -97,6 +125,10 @@ class _Tracking:
             if error is not None:
                 self._tracker.mark(f"exception: {type(error).__name__}")
             self._tracker.stop()
+
+    def exceeded(self) -> list[str]:
+        """A sentence for each device that ran out of its budget."""
+        return self._tracker.exceeded() if self._tracker is not None else []
 
 
 class _AfterTorch(MetaPathFinder):
@@ -140,6 +172,13 @@ def _check(output: Path, *, overwrite: bool) -> None:
         raise OutputError(output, None, "exists already", hint="--force replaces it")
     if not output.parent.is_dir():
         raise OutputError(output, None, "the folder does not exist", hint=f"mkdir -p {output.parent}")
+
+
+def _check_opentelemetry() -> None:
+    # Not by importing it, nor the exporter, which imports NumPy: the program may want to do so first.
+    for package in ("opentelemetry", "opentelemetry.sdk", "opentelemetry.exporter"):
+        if importlib.util.find_spec(package) is None:
+            raise UsageError(f"{package} is not installed", hint="pip install 'memexport[otlp]'")
 
 
 def _run_program(target: Sequence[str], *, as_module: bool, tracking: _Tracking) -> int:

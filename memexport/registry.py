@@ -54,6 +54,11 @@ SOURCES: tuple[Format, ...] = (
     Format("torch.memory_tracker", (".pickle", ".pkl"),
            "memexport.sources.memory_tracker:MemoryTrackerSource", "stable",
            "pickle of torch's MemoryTracker.save_stats; nothing in it is executed"),
+    Format("torch.cuda.snapshot", (".pickle", ".pkl"),
+           "memexport.sources.cuda_snapshot:CudaSnapshotSource", "beta",
+           "pickle of torch.cuda.memory._dump_snapshot; nothing in it is executed"),
+    Format("kineto", (".json", ".json.gz"), "memexport.sources.kineto:KinetoSource", "beta",
+           "torch.profiler trace recorded with profile_memory=True"),
 )  # fmt: skip
 
 EXPORTERS: tuple[Format, ...] = (
@@ -70,6 +75,15 @@ EXPORTERS: tuple[Format, ...] = (
     Format("jsonl", (".jsonl", ".jsonl.gz"), "memexport.exporters.jsonl:JsonlExporter", "stable",
            "one JSON object per event and line, for scripts",
            "One event a line: head -n 3 {path}"),
+    Format("torch-snapshot", (".snapshot.pickle",),
+           "memexport.exporters.torch_snapshot:TorchSnapshotExporter", "beta",
+           "torch memory snapshot: opens in pytorch.org/memory_viz",
+           "Open it at https://pytorch.org/memory_viz"),
+    Format("otlp-file", (".otlp.jsonl",), "memexport.exporters.otlp_file:OtlpFileExporter", "beta",
+           "OpenTelemetry metrics as OTLP JSON lines",
+           "A Collector reads it with its otlpjsonfile receiver"),
+    Format("otlp", (), "memexport.exporters.otlp:OtlpExporter", "beta",
+           "OpenTelemetry metrics, sent to a collector"),
 )  # fmt: skip
 
 

@@ -22,6 +22,14 @@ class ModuleBytes:
     bytes: int
 
 
+@dataclass(frozen=True)
+class OperatorBytes:
+    """What the allocations of an operator hold; operator None: nothing says which made them."""
+
+    operator: str | None
+    bytes: int
+
+
 def by_category(live: Allocations, counter: int | None) -> dict[str, int]:
     """Bytes by category in lower case, largest first, without those that are 0.
 
@@ -40,10 +48,21 @@ def by_category(live: Allocations, counter: int | None) -> dict[str, int]:
 
 def by_module(live: Allocations, counter: int | None, strings: StringTable) -> tuple[ModuleBytes, ...]:
     """Bytes by the module that allocated them, like `by_category`; all modules, largest first."""
-    sums = _sums(live.columns["module"], _sizes(live))
+    return tuple(ModuleBytes(*row) for row in _by_string("module", live, counter, strings))
+
+
+def by_operator(live: Allocations, counter: int | None, strings: StringTable) -> tuple[OperatorBytes, ...]:
+    """Bytes by the operator that allocated them, like `by_category`; all operators, largest first."""
+    return tuple(OperatorBytes(*row) for row in _by_string("name", live, counter, strings))
+
+
+def _by_string(
+    column: str, live: Allocations, counter: int | None, strings: StringTable
+) -> list[tuple[str | None, int]]:
+    sums = _sums(live.columns[column], _sizes(live))
     sums[0] = sums.get(0, 0) + _unexplained(live, counter)
-    rows = [ModuleBytes(strings.get(key), size) for key, size in sums.items() if size]
-    return tuple(sorted(rows, key=lambda row: (-row.bytes, row.module or "")))
+    rows = [(strings.get(key), size) for key, size in sums.items() if size]
+    return sorted(rows, key=lambda row: (-row[1], row[0] or ""))
 
 
 def _sums(keys: Column, sizes: Column) -> dict[int, int]:

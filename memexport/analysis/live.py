@@ -15,7 +15,7 @@ import numpy as np
 
 from memexport.model import COLUMNS, Column, EventBatch, EventKind
 
-REMEMBERED: Final = ("size_bytes", "category", "module")
+REMEMBERED: Final = ("size_bytes", "category", "module", "name", "stack")
 """The columns of an ALLOCATION that are kept while it lives, unless the caller names others."""
 
 NEVER: Final = np.iinfo(np.int64).max

@@ -10,9 +10,13 @@ import numpy as np
 
 from memexport.analysis.live import Allocations, Lifetimes, LiveSet
 from memexport.analysis.places import Place
+from memexport.analysis.stacks import stack_texts
 from memexport.model import UNKNOWN_SIZE, Column, EventBatch, EventKind, Phase, Tables
 
 COUNTERS: Final = ("allocated", "active", "reserved")
+
+MAX_FAILED_REQUESTS: Final = 20
+"""How many requests that failed a place lists."""
 
 _KNOWN_PHASES: Final = frozenset(Phase) - {Phase.UNKNOWN}
 
@@ -64,6 +68,7 @@ class Moment:
     Attributes:
         time_unix_ns: when the event ended, which is when its counters hold.
         operator: its name if it is an OPERATOR or ALLOCATION, else None.
+        active_bytes, reserved_bytes: the other counters then; None for one that is unknown.
         lifetimes: of the batch that it stands in.
         position: of the event in that batch.
     """
@@ -72,12 +77,31 @@ class Moment:
     operator: str | None
     module: str | None
     phase: str | None
+    active_bytes: int | None
+    reserved_bytes: int | None
     lifetimes: Lifetimes
     position: int
 
     def live(self) -> Allocations:
         """What was live then. Worked out when asked for: most peaks are soon surpassed."""
         return self.lifetimes.live_at(self.position)
+
+
+@dataclass(frozen=True)
+class FailedRequest:
+    """A request for memory that failed.
+
+    Attributes:
+        bytes: what was asked for; None if that is not known.
+        device_free_bytes: what the device itself had left, outside of the allocator; None if that is not
+            known.
+        stack: the code that asked, outermost frame first; None if that is not known.
+    """
+
+    bytes: int | None
+    device_free_bytes: int | None
+    time_unix_ns: int
+    stack: tuple[str, ...] | None
 
 
 class PlaceFold:
@@ -87,6 +111,7 @@ class PlaceFold:
         counters: by the names in `COUNTERS`.
         peak: when `allocated` first reached its peak; None while that is unknown.
         live: the allocations here.
+        failed_requests: the first `MAX_FAILED_REQUESTS`.
     """
 
     def __init__(self, place: Place, tables: Tables) -> None:
@@ -94,6 +119,8 @@ class PlaceFold:
         self.counters = {name: Counter() for name in COUNTERS}
         self.peak: Moment | None = None
         self.live = LiveSet()
+        self.failed_requests: list[FailedRequest] = []
+        self._device_free_bytes: int | None = None
         self._tables = tables
         self._started: _Started = _Started.NOT
 
@@ -112,11 +139,13 @@ class PlaceFold:
         lifetimes = self.live.add(batch, np.empty(0, np.int64))
         for name, counter in self.counters.items():
             if counter.restart() and name == "allocated":
-                self.peak = self._moment(batch, position, lifetimes)
+                others = self.counters["active"].end, self.counters["reserved"].end
+                self.peak = self._moment(batch, position, others, lifetimes)
 
     def add(self, batch: EventBatch, positions: Column) -> None:
         """Take the events at these positions, all of this place."""
         lifetimes = self.live.add(batch, positions)
+        self._add_failed_requests(batch, positions)
         for name, counter in self.counters.items():
             values = getattr(batch, f"{name}_bytes")[positions]
             if counter.start is None and (values >= 0).any():
@@ -124,7 +153,8 @@ class PlaceFold:
                 self._start_before(name, counter, batch, int(positions[first]), int(values[first]), lifetimes)
             highest = counter.add(values)
             if highest is not None and name == "allocated":
-                self.peak = self._moment(batch, int(positions[highest]), lifetimes)
+                others = self._others(batch, positions[: highest + 1])
+                self.peak = self._moment(batch, int(positions[highest]), others, lifetimes)
 
     def _start_before(
         self, name: str, counter: Counter, batch: EventBatch, event: int, value: int, lifetimes: Lifetimes
@@ -135,9 +165,49 @@ class PlaceFold:
         start = max(0, value - _change(batch, event)) if moves else value
         if counter.start_at(start, value) and name == "allocated":
             time_unix_ns = int(batch.time_unix_ns[event])
-            self.peak = Moment(time_unix_ns, None, None, None, lifetimes, event - 1)
+            self.peak = Moment(time_unix_ns, None, None, None, None, None, lifetimes, event - 1)
 
-    def _moment(self, batch: EventBatch, event: int, lifetimes: Lifetimes) -> Moment:
+    def _others(self, batch: EventBatch, positions: Column) -> tuple[int | None, int | None]:
+        """The counters `active` and `reserved` after the last of these events of the batch being added.
+
+        Must be called before they take the batch.
+        """
+        active, reserved = batch.active_bytes[positions], batch.reserved_bytes[positions]
+        return self._last("active", active), self._last("reserved", reserved)
+
+    def _last(self, name: str, values: Column) -> int | None:
+        known = values[values >= 0]
+        return int(known[-1]) if len(known) else self.counters[name].end
+
+    def _add_failed_requests(self, batch: EventBatch, positions: Column) -> None:
+        find = self._tables.strings.find
+        oom, device_free = find("oom"), find("device_free")
+        if oom is None or len(self.failed_requests) == MAX_FAILED_REQUESTS:
+            return
+        kind, name = batch.kind[positions], batch.name[positions]
+        of_interest = (kind == EventKind.MARKER) & (name == oom)
+        if device_free is not None:
+            of_interest |= (kind == EventKind.SAMPLE) & (name == device_free)
+        for event in positions[of_interest].tolist():
+            size = int(batch.size_bytes[event])
+            if batch.kind[event] == EventKind.SAMPLE:
+                self._device_free_bytes = size if size >= 0 else None
+            elif len(self.failed_requests) < MAX_FAILED_REQUESTS:
+                self._add_failed_request(batch, event, size)
+
+    def _add_failed_request(self, batch: EventBatch, event: int, size: int) -> None:
+        request = FailedRequest(
+            bytes=size if size >= 0 else None,
+            device_free_bytes=self._device_free_bytes,
+            time_unix_ns=int(batch.time_unix_ns[event]),
+            stack=stack_texts(int(batch.stack[event]), self._tables),
+        )
+        self.failed_requests.append(request)
+        self._device_free_bytes = None
+
+    def _moment(
+        self, batch: EventBatch, event: int, others: tuple[int | None, int | None], lifetimes: Lifetimes
+    ) -> Moment:
         strings = self._tables.strings
         named = batch.kind[event] in (EventKind.OPERATOR, EventKind.ALLOCATION)
         return Moment(
@@ -145,6 +215,7 @@ class PlaceFold:
             strings.get(int(batch.name[event])) if named else None,
             strings.get(int(batch.module[event])),
             phase_name(int(batch.phase[event])),
+            *others,
             lifetimes,
             event,
         )

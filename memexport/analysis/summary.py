@@ -8,10 +8,17 @@ from typing import Any, Final
 
 import numpy as np
 
-from memexport.analysis.breakdown import ModuleBytes, by_category, by_module
+from memexport.analysis.breakdown import (
+    ModuleBytes,
+    OperatorBytes,
+    by_category,
+    by_module,
+    by_operator,
+)
 from memexport.analysis.live import Allocations
-from memexport.analysis.place_fold import Counter, Moment, PlaceFold
+from memexport.analysis.place_fold import Counter, FailedRequest, Moment, PlaceFold
 from memexport.analysis.places import Place, place_names, split_by_place
+from memexport.analysis.stacks import StackBytes, Stacks
 from memexport.analysis.totals import Marker, OperatorTotal, Totals
 from memexport.model import (
     Clock,
@@ -47,6 +54,14 @@ class DeviceSummary:
         categories_at_peak: bytes by category at that event, largest first. They add up to the peak: what no
             allocation explains is "unattributed".
         modules_at_peak: the `TOP` modules by bytes at that event.
+        operators_at_peak: the `TOP` operators by what they allocated of that.
+        fragmentation_at_peak: the bytes that were reserved but not active after that event: free, but in
+            pieces that may be too small, or rounded away. None where a counter is not known.
+        stacks_at_peak: the `TOP` stacks by bytes at that event; empty if no stack is known.
+        failed_requests: the first ones that the device had no memory for.
+        reserved_at_peak: the counter after that event. With `code_at_peak` only for the report, not in the
+            JSON.
+        code_at_peak: like `stacks_at_peak`, by the innermost frames of the user's own code.
     """
 
     allocated: CounterSummary | None
@@ -58,6 +73,12 @@ class DeviceSummary:
     peak_phase: str | None
     categories_at_peak: Mapping[str, int]
     modules_at_peak: tuple[ModuleBytes, ...]
+    operators_at_peak: tuple[OperatorBytes, ...]
+    fragmentation_at_peak: int | None
+    stacks_at_peak: tuple[StackBytes, ...]
+    failed_requests: tuple[FailedRequest, ...]
+    reserved_at_peak: int | None
+    code_at_peak: tuple[StackBytes, ...]
 
 
 @dataclass(frozen=True)
@@ -95,7 +116,11 @@ class Summary:
         for name in ("top_operators", "markers", "warnings"):
             fields[name] = list(fields[name])
         for device in fields["devices"].values():
-            device["modules_at_peak"] = list(device["modules_at_peak"])
+            del device["reserved_at_peak"], device["code_at_peak"]
+            for name in ("modules_at_peak", "operators_at_peak", "stacks_at_peak", "failed_requests"):
+                device[name] = list(device[name])
+            for row in (*device["stacks_at_peak"], *device["failed_requests"]):
+                row["stack"] = row["stack"] and list(row["stack"])
         return fields
 
     def __str__(self) -> str:
@@ -222,6 +247,7 @@ class SummaryFold:
     def _device(self, fold: PlaceFold) -> DeviceSummary:
         moment, peak = fold.peak, fold.counters["allocated"].peak
         live = _live_at(moment)
+        stacks = Stacks(live, peak, self._tables)
         return DeviceSummary(
             allocated=_counter(fold.counters["allocated"]),
             active=_counter(fold.counters["active"]),
@@ -232,6 +258,12 @@ class SummaryFold:
             peak_phase=moment.phase if moment else None,
             categories_at_peak=by_category(live, peak),
             modules_at_peak=by_module(live, peak, self._tables.strings)[:TOP],
+            operators_at_peak=by_operator(live, peak, self._tables.strings)[:TOP],
+            fragmentation_at_peak=_unused(moment),
+            stacks_at_peak=stacks.whole(TOP),
+            failed_requests=tuple(fold.failed_requests),
+            reserved_at_peak=moment.reserved_bytes if moment else None,
+            code_at_peak=stacks.own_code(TOP),
         )
 
     def _warnings(self, end: RecordingEnd, devices: Mapping[str, DeviceSummary]) -> Iterator[str]:
@@ -248,6 +280,14 @@ class SummaryFold:
 
 def _live_at(moment: Moment | None) -> Allocations:
     return moment.live() if moment else Allocations.none()
+
+
+def _unused(moment: Moment | None) -> int | None:
+    """What was reserved but not active; None where that is unknown or the two contradict each other."""
+    if moment is None or moment.active_bytes is None or moment.reserved_bytes is None:
+        return None
+    unused = moment.reserved_bytes - moment.active_bytes
+    return unused if unused >= 0 else None
 
 
 def _counter(counter: Counter) -> CounterSummary | None:

@@ -8,13 +8,20 @@ from typing import Final
 _UNITS: Final = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _MINUS: Final = "\N{MINUS SIGN}"
 
+LONGEST_NAME: Final = 1_000
+"""How many characters of a name from a file are shown; longer ones are cut in the middle."""
 
-def printable(text: str) -> str:
+
+def printable(text: str, longest: int = LONGEST_NAME) -> str:
     """The text with every character that could steer a terminal or break a line written as an escape.
 
     Names in a file are whatever its writer chose: one with an escape sequence in it must not repaint the
-    screen, nor one with a right-to-left override turn a path around.
+    screen, one with a right-to-left override not turn a path around, one of megabytes not bury the rest.
+    What is longer than `longest` characters loses its middle.
     """
+    if len(text) > longest:
+        half = longest // 2
+        text = f"{text[:half]}…{text[-half:]}"
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

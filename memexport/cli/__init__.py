@@ -5,7 +5,10 @@ Only what a command needs is imported, and only when it is called: `memexport --
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import os
+import sys
 from typing import Any, Final, NamedTuple
 
 import click
@@ -17,6 +20,10 @@ INTERRUPTED: Final = 130
 """The exit code after Ctrl-C, as shells count it: 128 + SIGINT."""
 
 
+NOBODY_READS: Final = 141
+"""The exit code after the reader of stdout has gone (`| head`), as shells count it: 128 + SIGPIPE."""
+
+
 class _Command(NamedTuple):
     module: str
     help: str
@@ -25,6 +32,7 @@ class _Command(NamedTuple):
 COMMANDS: Final = {
     "run": _Command("memexport.cli.run", "Track the memory of a Python script or module."),
     "convert": _Command("memexport.cli.convert", "Write a recording in another format."),
+    "push": _Command("memexport.cli.push", "Send a recording's metrics to an OpenTelemetry collector."),
     "summary": _Command("memexport.cli.summary", "Say what used the memory, and when it peaked."),
     "info": _Command("memexport.cli.info", "Say where a recording comes from."),
     "formats": _Command("memexport.cli.formats", "List the formats that can be read and written."),
@@ -60,19 +68,21 @@ class _LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except MemexportError as error:
-            _say_failure(error)
+            from memexport.cli.terminal import say_failure
+
+            say_failure(error)
             ctx.exit(error.exit_code)
+        except BrokenPipeError:
+            _read_no_more()
+            ctx.exit(NOBODY_READS)
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED)
 
 
-def _say_failure(error: MemexportError) -> None:
-    """Say what went wrong on one line, what to do next on another, and nothing of where in the code."""
-    from memexport.cli.terminal import say
-
-    say(f"memexport: {error}")
-    if error.hint:
-        say(f"hint: {error.hint}")
+def _read_no_more() -> None:
+    """Let nothing that is still to be written to stdout complain that nobody reads it."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

@@ -3,34 +3,43 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import shlex
-from pathlib import Path
+import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from memexport.analysis.text import human_bytes, human_time, printable
-from memexport.cli.terminal import answer
+from memexport.cli.inputs import for_each, opened
+from memexport.cli.terminal import Answers
 
 if TYPE_CHECKING:
     from memexport.model import Device, RecordingInfo
 
 
 @click.command("info")
-@click.argument("recording", metavar="INPUT", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(recording: Path, as_json: bool) -> None:
-    """Say where the recording INPUT comes from: program, machine, devices, versions."""
-    from memexport import pipeline
+@click.argument("inputs", metavar="INPUT...", nargs=-1, required=True, type=click.Path())
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, of several INPUTs an array.")
+def command(inputs: tuple[str, ...], as_json: bool) -> None:
+    """Say where the recordings INPUT come from: program, machine, devices, versions.
 
-    with pipeline.open(recording) as opened:
-        info = opened.info
-        if not info.devices:
-            # Devices come with the events that first speak of them.
-            next(opened.batches(), None)
-    size_bytes = recording.stat().st_size
-    answer(json.dumps(_fields(info, size_bytes), indent=2) if as_json else _text(info, size_bytes))
+    An INPUT may be a URL, or - for stdin.
+    """
+    answers = Answers(as_json=as_json, several=len(inputs) > 1)
+
+    def tell(name: str) -> None:
+        with opened(name) as recording:
+            info = recording.info
+            if not info.devices:
+                # Devices come with the events that first speak of them.
+                next(recording.batches(), None)
+            size_bytes = recording.path.stat().st_size
+        answers.add(name, partial(_fields, info, size_bytes), partial(_text, info, size_bytes))
+
+    exit_code = for_each(inputs, tell)
+    answers.finish()
+    sys.exit(exit_code)
 
 
 def _fields(info: RecordingInfo, size_bytes: int) -> dict[str, Any]:

@@ -21,15 +21,15 @@ PATIENCE_S: Final = 1.0
 
 
 @contextlib.contextmanager
-def progress_bar(what: str) -> Iterator[Progress | None]:
-    """A callback for `pipeline` that shows how far it is; None where nobody watches.
+def progress_bar(what: str, unit: str = "events") -> Iterator[Progress | None]:
+    """A callback for `pipeline` that shows how far it is, counted in `unit`; None where nobody watches.
 
     The bar is gone when the block ends.
     """
     if not sys.stderr.isatty():
         yield None
         return
-    shown = _LateBar(what)
+    shown = _LateBar(what, unit)
     try:
         yield shown.update
     finally:
@@ -37,18 +37,19 @@ def progress_bar(what: str) -> Iterator[Progress | None]:
 
 
 class _LateBar:
-    def __init__(self, what: str) -> None:
-        self._what = printable(what)
+    def __init__(self, what: str, unit: str) -> None:
+        self._what, self._unit = printable(what), unit
         self._began = time.monotonic()
         self._bar: Bar | None = None
         self._task: TaskID | None = None
 
-    def update(self, events: int, fraction: float | None) -> None:
+    def update(self, count: int, fraction: float | None) -> None:
         if self._bar is None and time.monotonic() - self._began > PATIENCE_S:
             self._open()
         if self._bar is not None and self._task is not None:
             total = None if fraction is None else 1.0
-            self._bar.update(self._task, completed=fraction or 0.0, total=total, events=f"{events:,} events")
+            done = f"{count:,} {self._unit}" if count else ""
+            self._bar.update(self._task, completed=fraction or 0.0, total=total, done=done)
 
     def close(self) -> None:
         if self._bar is not None:
@@ -61,8 +62,8 @@ class _LateBar:
         columns = (
             TextColumn("{task.description}", markup=False),
             BarColumn(),
-            TextColumn("{task.fields[events]}"),
+            TextColumn("{task.fields[done]}"),
         )
         self._bar = Progress(*columns, TimeElapsedColumn(), console=Console(file=sys.stderr), transient=True)
-        self._task = self._bar.add_task(self._what, total=None, events="")
+        self._task = self._bar.add_task(self._what, total=None, done="")
         self._bar.start()

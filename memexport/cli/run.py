@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from memexport.cli.sizes import Size
 from memexport.cli.terminal import say, say_written
 
 
@@ -24,11 +25,46 @@ from memexport.cli.terminal import say, say_written
     multiple=True,
     type=click.Path(),
     help="A file to write, in the format that its suffix says; may be given several times."
-    " Default: memexport-SCRIPT.PID.memx.",
+    " Default: memexport-SCRIPT.PID.memx, or nothing with --otlp.",
 )
 @click.option("--force", is_flag=True, help="Replace files that exist.")
 @click.option("--shapes", is_flag=True, help="Record dtypes and shapes of every operator's tensors too.")
 @click.option("--stacks", is_flag=True, help="Record the Python code that called each operator too.")
+@click.option(
+    "--otlp",
+    is_flag=True,
+    help="Export metrics while it runs, to the collector that OTEL_EXPORTER_OTLP_ENDPOINT names, or through"
+    " the MeterProvider of the program.",
+)
+@click.option(
+    "--fake",
+    is_flag=True,
+    help="Estimate: run on simulated tensors, which take no memory. Nothing is computed.",
+)
+@click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    help="With --fake: simulate CUDA too, be it there or not, and what its caching allocator reserves.",
+)
+@click.option(
+    "--world-size",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="With --fake: SCRIPT is the first rank of a job of so many.",
+)
+@click.option(
+    "--budget",
+    type=Size(),
+    help="With --fake: the memory of the device (80GiB). Says where it would run out, and exits with 1.",
+)
+@click.option(
+    "--fake-value",
+    type=float,
+    default=1.0,
+    show_default=True,
+    metavar="NUMBER",
+    help="With --fake: what loss.item() gives.",
+)
 @click.option("-m", "module", is_flag=True, help="SCRIPT is the name of a module, as after python -m.")
 @click.argument("target", metavar="SCRIPT [ARGS]...", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(
@@ -36,6 +72,12 @@ def command(
     force: bool,
     shapes: bool,
     stacks: bool,
+    otlp: bool,
+    fake: bool,
+    device: str | None,
+    world_size: int | None,
+    budget: int | None,
+    fake_value: float,
     module: bool,
     target: tuple[str, ...],
 ) -> None:
@@ -45,12 +87,25 @@ def command(
     """
     from memexport import launcher
 
-    written = list(outputs) or [default_output(target[0], module=module)]
+    simulation = {"device": device, "world_size": world_size, "budget": budget}
+    if not fake and any(value is not None for value in simulation.values()):
+        raise click.UsageError("--device, --world-size and --budget need --fake")
+    written = list(outputs)
+    if not written and not otlp:
+        written.append(default_output(target[0], module=module))
     # The script may change the working directory.
     paths = [Path(output).absolute() for output in written]
     before = [_state(path) for path in paths]
     exit_code = launcher.run(
-        list(target), as_module=module, outputs=written, overwrite=force, shapes=shapes, stacks=stacks
+        list(target),
+        as_module=module,
+        outputs=written,
+        overwrite=force,
+        shapes=shapes,
+        stacks=stacks,
+        otlp=otlp,
+        simulation={**simulation, "fake_value": fake_value} if fake else None,
+        report=lambda sentence: say(f"memexport: {sentence}"),
     )
     for path, state in zip(paths, before, strict=True):
         if _state(path) not in (None, state):

@@ -2,24 +2,46 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+import sys
+from typing import TYPE_CHECKING
 
 import click
 
+from memexport.cli.inputs import for_each, opened_together
 from memexport.cli.progress import progress_bar
-from memexport.cli.terminal import answer
+from memexport.cli.selecting import selection_options
+from memexport.cli.terminal import Answers
+
+if TYPE_CHECKING:
+    from memexport.analysis.selection import Selection
 
 
 @click.command("summary")
-@click.argument("recording", metavar="INPUT", type=click.Path(path_type=Path))
+@click.argument("inputs", metavar="INPUT...", nargs=-1, required=True, type=click.Path())
 @click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object; scripts may depend on its keys."
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print one JSON object, of several INPUTs an array; scripts may depend on its keys.",
 )
-def command(recording: Path, as_json: bool) -> None:
-    """Say what used the memory in the recording INPUT, and when it peaked."""
-    from memexport import pipeline
+@click.option("--merge", is_flag=True, help="The INPUTs are the ranks of one run: sum them up as one.")
+@selection_options
+def command(inputs: tuple[str, ...], as_json: bool, merge: bool, selection: Selection) -> None:
+    """Say what used the memory in the recordings INPUT, and when it peaked.
 
-    with pipeline.open(recording) as opened, progress_bar(f"Reading {recording.name}") as progress:
-        summary = opened.summary(progress)
-    answer(json.dumps(summary.to_dict(), indent=2) if as_json else str(summary))
+    An INPUT may be a URL, or - for stdin.
+    """
+    answers = Answers(as_json=as_json, several=len(inputs) > 1 and not merge)
+
+    def summarize(*names: str) -> None:
+        with opened_together(names) as whole, progress_bar(f"Reading {whole.name}") as progress:
+            summary = whole.select(selection).summary(progress)
+        answers.add(names[0], summary.to_dict, summary.__str__)
+
+    exit_code = 0
+    if merge:
+        summarize(*inputs)
+    else:
+        exit_code = for_each(inputs, summarize)
+    answers.finish()
+    sys.exit(exit_code)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
 
-from memexport.exporters.destination import FileDestination
+from memexport.exporters.destination import Destination, FileDestination
 from memexport.model import EventBatch, RecordingEnd, RecordingInfo, Tables
 
 
@@ -13,7 +13,7 @@ class Exporter(Protocol):
     """Takes the events of one recording and puts them somewhere.
 
     Calls come from one thread at a time: `begin` once, `write` for each batch in order, then `end` or `abort`
-    once. An exporter of a file is constructed with a `FileDestination`.
+    once. An exporter of a file is constructed with a `Destination`.
     """
 
     def begin(self, info: RecordingInfo, tables: Tables) -> None:
@@ -48,4 +48,16 @@ class Exporter(Protocol):
         ...
 
 
-__all__: Sequence[str] = ["Exporter", "FileDestination"]
+@runtime_checkable
+class LiveExporter(Exporter, Protocol):
+    """One that tells of a recording while it is being made."""
+
+    def watch(self, progress: Callable[[], RecordingEnd]) -> None:
+        """Called after `begin` if the recording is live: `progress` says what its end would say now.
+
+        It may be called from any thread until `end` or `abort` returns.
+        """
+        ...
+
+
+__all__: Sequence[str] = ["Destination", "Exporter", "FileDestination", "LiveExporter"]

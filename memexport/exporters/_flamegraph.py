@@ -1,6 +1,6 @@
-"""What lived at one moment as stacks of frames: the path of the module, then the operator.
+"""What lived at one moment as stacks of frames: the category, the path of the module, the operator.
 
-Where neither is known but the Python stack is, as in torch's own snapshots, it is that.
+Where no module is known but the Python stack is, as in torch's own snapshots, that stands in its place.
 """
 
 from __future__ import annotations
@@ -13,12 +13,17 @@ import numpy as np
 import numpy.typing as npt
 
 from memexport.analysis.live import Allocations
-from memexport.exporters._frames import Frame, python_frame
+from memexport.exporters._frames import Frame, code_frame
 from memexport.exporters._titles import operator_label
 from memexport.model import Category, Tables
 
 UNATTRIBUTED: Final = "unattributed"
 
+_CATEGORY_NAMES: Final = {
+    int(category): category.name.lower().replace("_", " ")
+    for category in Category
+    if category != Category.UNKNOWN
+}
 _PLACE: Final = ("module", "name", "stack", "category")
 
 
@@ -27,7 +32,7 @@ class Stack:
     """Storages that were allocated from one place in the program.
 
     Attributes:
-        frames: outermost first; the last one is the operator, or the category of what it does not know.
+        frames: outermost first; never empty.
         category: in lower case.
     """
 
@@ -38,7 +43,7 @@ class Stack:
 
 
 def stacks(live: Allocations, allocated_bytes: int, tables: Tables) -> Iterator[Stack]:
-    """One stack for each module, operator, Python stack and category, which add up to `allocated_bytes`.
+    """One stack for each category, module, operator and Python stack, which add up to `allocated_bytes`.
 
     What no allocation explains is a stack of its own; there is none where the allocations come to more.
     """
@@ -47,9 +52,11 @@ def stacks(live: Allocations, allocated_bytes: int, tables: Tables) -> Iterator[
     total = np.zeros(len(places), np.int64)
     np.add.at(total, index, sizes)
     count = np.bincount(index, minlength=len(places))
+    code = _Code(tables)
     for place, size, number in zip(places, total.tolist(), count.tolist(), strict=True):
         module, name, stack, category = place
-        yield Stack(_frames(module, name, stack, category, tables), category_name(category), size, number)
+        frames = _frames(module, name, code.frames(stack), category, tables)
+        yield Stack(frames, category_name(category), size, number)
     rest = allocated_bytes - int(sizes.sum())
     if rest > 0:
         yield Stack((Frame(f"({UNATTRIBUTED})"),), UNATTRIBUTED, rest, 1)
@@ -68,8 +75,7 @@ def module_frames(path: str | None) -> list[str]:
 
 def category_name(category: int) -> str:
     """In lower case with blanks, as people read it."""
-    known = category in set(Category) and category != Category.UNKNOWN
-    return Category(category).name.lower().replace("_", " ") if known else UNATTRIBUTED
+    return _CATEGORY_NAMES.get(category, UNATTRIBUTED)
 
 
 def _distinct(live: Allocations) -> tuple[list[list[int]], npt.NDArray[np.intp]]:
@@ -82,12 +88,42 @@ def _distinct(live: Allocations) -> tuple[list[list[int]], npt.NDArray[np.intp]]
     return np.stack([live.columns[column][first] for column in _PLACE], axis=1).tolist(), index
 
 
-def _frames(module: int, name: int, stack: int, category: int, tables: Tables) -> tuple[Frame, ...]:
-    """By string and stack ids; 0 for what is not known."""
-    code = [python_frame(tables.strings[frame]) for frame in tables.stacks.frames(stack)]
-    if code and not module and not name:
-        return tuple(code)
-    modules = map(Frame, module_frames(tables.strings.get(module)))
-    leaf = operator_label(tables.strings[name]) if name else category_name(category)
-    # The operator is where the user's code calls it, which the UI shows beside its name.
-    return (*modules, Frame(leaf, *code[-1][1:]) if code else Frame(leaf))
+class _Code:
+    """The frames of Python stacks; few stacks make most allocations."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+        self._stacks: dict[int, tuple[Frame, ...]] = {}
+        self._frames: dict[int, Frame] = {}
+
+    def frames(self, stack: int) -> tuple[Frame, ...]:
+        """Of the stack with this id, outermost first."""
+        found = self._stacks.get(stack)
+        if found is None:
+            found = self._stacks[stack] = tuple(map(self._frame, self._tables.stacks.frames(stack)))
+        return found
+
+    def _frame(self, string: int) -> Frame:
+        found = self._frames.get(string)
+        if found is None:
+            found = self._frames[string] = code_frame(self._tables.strings[string])
+        return found
+
+
+def _frames(
+    module: int, name: int, code: tuple[Frame, ...], category: int, tables: Tables
+) -> tuple[Frame, ...]:
+    """By string ids; 0 for what is not known."""
+    frames = [Frame(_category_frame(category))] if category != Category.UNKNOWN else []
+    frames += map(Frame, module_frames(tables.strings.get(module)))
+    if not module:
+        frames += code
+    if name:
+        # The operator is where the user's code calls it, which the UI shows beside its name.
+        frames.append(Frame(operator_label(tables.strings[name]), *code[-1][1:] if code else ()))
+    return tuple(frames) or (Frame(_category_frame(category)),)
+
+
+def _category_frame(category: int) -> str:
+    name = category_name(category)
+    return f"({name})" if name == UNATTRIBUTED else name

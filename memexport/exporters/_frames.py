@@ -1,13 +1,11 @@
-"""Python frames as traces show them, from their text in a recording ("train.py:41:step")."""
+"""Frames of a call stack as flamegraphs show them."""
 
 from __future__ import annotations
 
-import re
-from pathlib import PurePosixPath, PureWindowsPath
-from typing import Final, NamedTuple
+from pathlib import PurePosixPath
+from typing import NamedTuple
 
-# The first number between colons is the line: a function of C++ has colons of its own, a path seldom.
-_FRAME: Final = re.compile(r"(.*?):(\d{1,9}):(.+)", re.DOTALL)
+from memexport.analysis.frames import MAX_LINE, parse_frame
 
 
 class Frame(NamedTuple):
@@ -23,15 +21,9 @@ class Frame(NamedTuple):
     line: int = 0
 
 
-def python_frame(text: str) -> Frame:
-    """The frame that a recording's text means; a text of another form is a name."""
-    match = _FRAME.fullmatch(text)
-    if match is None:
-        return Frame(text)
-    file, line, function = match[1], int(match[2]), match[3]
-    return Frame(f"{function} ({_base(file)}:{line})", file, line) if line else Frame(function)
-
-
-def _base(file: str) -> str:
-    windows = "\\" in file and "/" not in file
-    return (PureWindowsPath(file) if windows else PurePosixPath(file)).name
+def code_frame(text: str) -> Frame:
+    """The frame of a recording's stack ("train.py:41:step"): function first, as flames are narrow."""
+    frame = parse_frame(text)
+    if not 0 < frame.line < MAX_LINE:
+        return Frame(frame.function)
+    return Frame(f"{frame.function} ({PurePosixPath(frame.path).name}:{frame.line})", frame.file, frame.line)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from memexport.analysis.live import Allocations, Lifetimes
-from memexport.exporters._residence import REMEMBERED, Residence
+from memexport.exporters._residence import Residence
 
 
 class Peak:
@@ -37,7 +37,7 @@ class Peak:
     def live(self) -> Allocations:
         """What lived then. Worked out when asked for: most peaks are soon surpassed."""
         if self._lifetimes is None:
-            return Allocations.none(REMEMBERED)
+            return Allocations.none()
         return self._lifetimes.live_at(self._position)
 
 

@@ -60,9 +60,15 @@ class HeapProfile:
         """What each callstack ever allocated and freed: the UI subtracts, dump by dump."""
         for callstack in live.keys() - self._sums.keys():
             self._sums[callstack] = _Sums()
+        changed = False
         for callstack, sums in self._sums.items():
             stack = live.get(callstack)
-            sums.become(stack.bytes if stack else 0, stack.count if stack else 0)
+            changed |= sums.become(stack.bytes if stack else 0, stack.count if stack else 0)
+        if not changed:
+            # The importer forgets a dump that is the same as the one before; one step is like another.
+            largest = max(live, key=lambda callstack: live[callstack].bytes)
+            self._sums[largest].become(0, 0)
+            self._sums[largest].become(live[largest].bytes, live[largest].count)
         return self._sums
 
 
@@ -70,14 +76,16 @@ class _Sums:
     def __init__(self) -> None:
         self._allocated = self._freed = self._allocations = self._frees = 0
 
-    def become(self, live_bytes: int, live_count: int) -> None:
-        """Allocate or free what is missing to this."""
+    def become(self, live_bytes: int, live_count: int) -> bool:
+        """Allocate or free what is missing to this; whether anything was."""
+        before = (self._allocated, self._freed, self._allocations, self._frees)
         more = live_bytes - (self._allocated - self._freed)
         self._allocated += max(0, more)
         self._freed += max(0, -more)
         more = live_count - (self._allocations - self._frees)
         self._allocations += max(0, more)
         self._frees += max(0, -more)
+        return before != (self._allocated, self._freed, self._allocations, self._frees)
 
     def fields(self) -> dict[str, int]:
         return {

@@ -7,10 +7,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from memexport.analysis.frames import own_code, parse_frame
 from memexport.analysis.places import Place
 from memexport.exporters import _titles
 from memexport.exporters._flamegraph import UNATTRIBUTED, category_name
-from memexport.exporters._frames import python_frame
 from memexport.exporters._lifetimes import Chart, Edges, SizeFloor
 from memexport.exporters._perfetto_bars import Bars, encode_bars
 from memexport.exporters._perfetto_interning import Interning
@@ -112,9 +112,10 @@ class LifetimeCharts:
         return names
 
     def _code_name(self, stack: int) -> int:
+        """Interned: the innermost frame of the user's own code."""
         if stack not in self._code_names:
-            innermost = self._tables.strings[self._tables.stacks.frames(stack)[-1]]
-            self._code_names[stack] = self._interning.name(python_frame(innermost).name)
+            frames = [parse_frame(self._tables.strings[frame]) for frame in self._tables.stacks.frames(stack)]
+            self._code_names[stack] = self._interning.name(own_code(frames, 1)[0])
         return self._code_names[stack]
 
     def _category_names(self, category: Ints) -> Ints:

@@ -76,6 +76,28 @@ class Slices:
         return Slices(*(getattr(self, column.name)[rows] for column in fields(self)))
 
 
+@dataclass(frozen=True)
+class Instants:
+    """Moments as equal-length columns.
+
+    Attributes:
+        track: the uuid of the track that each lies on.
+        name: interned event name.
+        size_bytes: `UNKNOWN_SIZE` for none.
+        source: interned value of an annotation, 0 for none.
+    """
+
+    time_ns: Ints
+    track: Ints
+    name: Ints
+    size_bytes: Ints
+    source: Ints
+
+    def at(self, rows: Any) -> Instants:
+        """The rows that a NumPy index picks."""
+        return Instants(*(getattr(self, column.name)[rows] for column in fields(self)))
+
+
 def encode_slices(slices: Slices) -> bytes:
     """A BEGIN and an END packet for each slice.
 
@@ -95,10 +117,23 @@ def encode_slices(slices: Slices) -> bytes:
     return early + ends + joined(backwards.begin_ns, _begin_blocks(backwards)) + late
 
 
-def encode_instants(time_ns: Ints, track: Ints, name: Ints) -> bytes:
-    """One instant for each row; `name` is interned."""
-    event = [*wire.varint_field(9, _INSTANT), *wire.varint_field(10, name), *wire.varint_field(11, track)]
-    return wire.records(len(time_ns), event_packet(time_ns, event, WITH_INTERNED)).tobytes()
+def encode_instants(instants: Instants) -> bytes:
+    """One instant for each row."""
+    shape = (instants.size_bytes != UNKNOWN_SIZE) | (instants.source != 0) << 1
+    blocks = ((rows, wire.records(len(rows), _instant(instants.at(rows)))) for rows in alike(shape))
+    return joined(instants.time_ns, blocks)
+
+
+def _instant(instants: Instants) -> list[wire.Piece]:
+    """Of instants that have the same annotations."""
+    event = [
+        *integer_annotation("bytes", instants.size_bytes, UNKNOWN_SIZE),
+        *text_annotation("source", instants.source),
+        *wire.varint_field(9, _INSTANT),
+        *wire.varint_field(10, instants.name),
+        *wire.varint_field(11, instants.track),
+    ]
+    return event_packet(instants.time_ns, event, WITH_INTERNED)
 
 
 def encode_counter(time_ns: Ints, track: int, value: Ints) -> bytes:

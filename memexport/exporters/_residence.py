@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -12,8 +11,6 @@ import numpy.typing as npt
 from memexport.analysis.live import Lifetimes, LiveSet
 from memexport.analysis.places import Place, split_by_place
 from memexport.model import Column, EventBatch, EventKind, StringTable
-
-REMEMBERED: Final = ("size_bytes", "category", "module", "name", "stack")
 
 Ints = npt.NDArray[np.int64]
 
@@ -56,7 +53,7 @@ class Residences:
             kinds = batch.kind[positions]
             if kinds.max() == EventKind.MARKER:
                 positions = positions[kinds != EventKind.MARKER]
-            live = self._live.setdefault(place, LiveSet(REMEMBERED))
+            live = self._live.setdefault(place, LiveSet())
             lifetimes = live.add(batch, positions)
             start = 0 if place.rank in self._started else starts.get(place.rank, len(batch))
             yield Residence(

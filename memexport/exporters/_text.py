@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from memexport.exporters.destination import FileDestination
+from memexport.exporters.destination import Destination
 
 _GZIP_LEVEL: Final = 4
 _GZIP_WBITS: Final = 31
@@ -19,7 +19,7 @@ _GZIP_WBITS: Final = 31
 class TextFile:
     """Writes text to a destination; gzipped if its name ends in `.gz`."""
 
-    def __init__(self, destination: FileDestination) -> None:
+    def __init__(self, destination: Destination) -> None:
         self._destination = destination
         is_gzip = destination.path.name.lower().endswith(".gz")
         self._gzip = zlib.compressobj(_GZIP_LEVEL, wbits=_GZIP_WBITS) if is_gzip else None

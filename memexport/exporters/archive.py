@@ -10,7 +10,7 @@ from memexport.archive.codec import BatchEncoder, encode_footer, encode_header, 
 from memexport.archive.framing import pack_record
 from memexport.archive.tables import TableWriter
 from memexport.archive.v1 import archive_pb2 as pb
-from memexport.exporters.destination import FileDestination
+from memexport.exporters.destination import Destination
 from memexport.model import EventBatch, RecordingEnd, RecordingInfo, Tables
 
 # Damage costs a batch, and what is read is held whole: more events a batch make files no smaller.
@@ -24,7 +24,7 @@ class ArchiveExporter:
     their events.
     """
 
-    def __init__(self, destination: FileDestination) -> None:
+    def __init__(self, destination: Destination) -> None:
         self._destination = destination
         self._encoder = BatchEncoder()
         self._index = pb.Index()

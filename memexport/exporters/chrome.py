@@ -14,7 +14,7 @@ from memexport.exporters._facts import about_end, about_recording
 from memexport.exporters._processes import Processes
 from memexport.exporters._text import TextFile
 from memexport.exporters._timeline import Timeline
-from memexport.exporters.destination import FileDestination
+from memexport.exporters.destination import Destination
 from memexport.model import EventBatch, RecordingEnd, RecordingInfo, Tables
 
 
@@ -26,7 +26,7 @@ class ChromeExporter:
     file is valid JSON only once it has ended.
     """
 
-    def __init__(self, destination: FileDestination) -> None:
+    def __init__(self, destination: Destination) -> None:
         self._file = TextFile(destination)
         self._counters = CounterChanges()
 

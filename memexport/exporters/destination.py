@@ -4,11 +4,55 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import BinaryIO
+from pathlib import Path, PurePath
+from typing import BinaryIO, Protocol
 
+from memexport import remote
 from memexport.errors import OutputError
+
+
+class Destination(Protocol):
+    """What an exporter needs of where its bytes go: they are appended, then committed or discarded."""
+
+    @property
+    def path(self) -> PurePath:
+        """What it is called; a name that ends in ".gz" asks for compression."""
+        ...
+
+    @property
+    def written_bytes(self) -> int:
+        """How many bytes were written so far."""
+        ...
+
+    def open(self) -> None:
+        """Open it for writing.
+
+        Raises:
+            OutputError: it exists and may not be replaced, or cannot be created.
+        """
+        ...
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Append the bytes.
+
+        Raises:
+            OutputError: they cannot be written.
+        """
+        ...
+
+    def commit(self) -> None:
+        """Close it; everything is written and in its place.
+
+        Raises:
+            OutputError: it is not.
+        """
+        ...
+
+    def discard(self) -> None:
+        """Close it, and leave as little as possible of what was written. Raises nothing."""
+        ...
 
 
 @dataclass
@@ -91,6 +135,124 @@ class FileDestination:
         if self._stream is None:
             raise OutputError(self.path, None, "is not open")
         return self._stream
+
+
+@dataclass
+class StreamDestination:
+    """A stream that someone else opened and will close, like stdout.
+
+    What was written cannot be taken back. A `BrokenPipeError` goes through: nobody reads on, which is for the
+    program to decide about.
+
+    Attributes:
+        stream: takes bytes.
+        path: its name, for messages.
+    """
+
+    stream: BinaryIO
+    path: PurePath = field(init=False)
+    written_bytes: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self.path = PurePath(str(getattr(self.stream, "name", "stream")))
+
+    def open(self) -> None:
+        """Do nothing: it is open."""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Append the bytes and hand them on.
+
+        Raises:
+            OutputError: they cannot be written.
+        """
+        try:
+            self.stream.write(data)
+            self.stream.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise OutputError(self.path, f"byte {self.written_bytes}", _reason(error)) from error
+        self.written_bytes += len(data)
+
+    def commit(self) -> None:
+        """Do nothing: every write was handed on."""
+
+    def discard(self) -> None:
+        """Do nothing: what was written is out."""
+
+
+@dataclass
+class RemoteDestination:
+    """A file behind a URL: written to a temporary file here, uploaded when complete.
+
+    Attributes:
+        url: where it ends up.
+        overwrite: replace a file that is there already; else that is an `OutputError`.
+    """
+
+    url: str
+    overwrite: bool = False
+    _local: FileDestination | None = field(default=None, init=False, repr=False)
+
+    @property
+    def path(self) -> PurePath:
+        """The URL, for its last part; the rest of it is not kept as it is."""
+        return PurePath(self.url)
+
+    @property
+    def written_bytes(self) -> int:
+        """How many bytes were written so far."""
+        return 0 if self._local is None else self._local.written_bytes
+
+    def open(self) -> None:
+        """Open the temporary file.
+
+        Raises:
+            UsageError: fsspec is not installed.
+            OutputError: the URL has a file that may not be replaced, or no known protocol.
+        """
+        if not self.overwrite:
+            remote.refuse_existing(self.url)
+        try:
+            handle, path = tempfile.mkstemp(prefix="memexport-")
+            os.close(handle)
+        except OSError as error:
+            raise OutputError(self.url, None, f"no temporary file for it: {_reason(error)}") from error
+        self._local = FileDestination(Path(path), overwrite=True, atomic=False)
+        self._local.open()
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Append the bytes.
+
+        Raises:
+            OutputError: they cannot be written.
+        """
+        self._opened().write(data)
+
+    def commit(self) -> None:
+        """Upload the file and remove it here.
+
+        Raises:
+            OutputError: it cannot be uploaded.
+        """
+        local = self._opened()
+        try:
+            local.commit()
+            remote.upload(local.path, self.url)
+        finally:
+            self.discard()
+
+    def discard(self) -> None:
+        """Remove the temporary file; nothing was uploaded before `commit`."""
+        if self._local is not None:
+            self._local.discard()
+            with contextlib.suppress(OSError):
+                self._local.path.unlink()
+
+    def _opened(self) -> FileDestination:
+        if self._local is None:
+            raise OutputError(self.url, None, "is not open")
+        return self._local
 
 
 def _reason(error: OSError) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from memexport.exporters._text import Fragments, TextFile, lines, numbers, quoted
-from memexport.exporters.destination import FileDestination
+from memexport.exporters.destination import Destination
 from memexport.model import NULLS, Category, EventBatch, EventKind, Phase, RecordingEnd, RecordingInfo, Tables
 
 _TEMPLATE: Final = (
@@ -28,7 +28,7 @@ class JsonlExporter:
     "file:line:function", innermost first.
     """
 
-    def __init__(self, destination: FileDestination) -> None:
+    def __init__(self, destination: Destination) -> None:
         self._file = TextFile(destination)
 
     def begin(self, info: RecordingInfo, tables: Tables) -> None:

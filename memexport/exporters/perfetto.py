@@ -16,7 +16,7 @@ from memexport.exporters._perfetto_memory import MemoryTracks
 from memexport.exporters._perfetto_slices import SliceColumns
 from memexport.exporters._perfetto_tracks import Tracks
 from memexport.exporters._timeline import Timeline
-from memexport.exporters.destination import FileDestination
+from memexport.exporters.destination import Destination
 from memexport.model import EventBatch, EventKind, RecordingEnd, RecordingInfo, Tables
 
 _MONOTONIC_COARSE: Final = 4
@@ -42,7 +42,7 @@ class PerfettoExporter:
 
     def __init__(
         self,
-        destination: FileDestination,
+        destination: Destination,
         *,
         compress: bool = True,
         lifetimes_bytes: int | None = None,
@@ -117,7 +117,13 @@ class PerfettoExporter:
             return b""
         track = np.fromiter(map(tracks.markers, batch.rank[rows].tolist()), np.int64, len(rows))
         return packets.encode_instants(
-            begin_ns[rows], track, self._interning.names(_titles.ANNOTATION, batch.name[rows])
+            packets.Instants(
+                time_ns=begin_ns[rows],
+                track=track,
+                name=self._interning.names(_titles.ANNOTATION, batch.name[rows]),
+                size_bytes=batch.size_bytes[rows],
+                source=self._interning.sources(batch.stack[rows]),
+            )
         )
 
     def _encode_facts(self, name: str, time_ns: int, tracks: Tracks, facts: Facts) -> bytes:

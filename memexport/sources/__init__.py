@@ -11,6 +11,9 @@ from memexport.model import EventBatch, RecordingEnd, RecordingInfo, Tables
 class Source(Protocol):
     """A recording in a file, opened. The class also has `sniff`; it is constructed with the file's path.
 
+    One that reads all of the file when it is constructed takes a `progress` too: a function that it calls
+    with the fraction read, or None.
+
     Constructing reads what `info` needs and raises `InputError` for a file that is not of this format or
     cannot be opened. Nothing in the file is ever executed.
     """

@@ -55,6 +55,15 @@ def parse_name(name: str) -> OperatorName:
     return OperatorName(name if prefix else operator, None)
 
 
+def _if_in_backward(name: str) -> str | None:
+    """As it would be in forward, if `memexport.compat.MemoryTracker` wrote it; None for torch's.
+
+    Only that one writes "<module>.backward.<…>", and its modules are right in every pass.
+    """
+    module, written, operator = name.rpartition(".backward.")
+    return f"{module}.forward.{operator}" if written and ".forward." not in operator else None
+
+
 class Operators:
     """The operators' columns, and what had to be left open in them."""
 
@@ -64,9 +73,10 @@ class Operators:
         self._name = np.zeros(len(names), np.uint32)
         self._module = np.zeros(len(names), np.uint32)
         for index, (name, phase) in enumerate(zip(names, phases.tolist(), strict=True)):
-            parsed = parse_name(name)
+            in_backward = _if_in_backward(name)
+            parsed = parse_name(in_backward or name)
             self._name[index] = strings.intern(parsed.operator)
-            module = self._trusted_module(parsed.module, phase)
+            module = self._trusted_module(parsed.module, Phase.FORWARD if in_backward else phase)
             self._module[index] = strings.intern(module) if module else 0
 
     def _trusted_module(self, module: str | None, phase: int) -> str | None:

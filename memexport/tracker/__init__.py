@@ -6,7 +6,7 @@ import os
 import sys
 import weakref
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import nn
@@ -14,10 +14,13 @@ from torch import nn
 from memexport import pipeline, registry
 from memexport.analysis.summary import Summary
 from memexport.errors import UsageError
+from memexport.tracker import exact_record
+from memexport.tracker.fake_options import FakeOptions, budget_bytes
 from memexport.tracker.session import Session
 
 if TYPE_CHECKING:
     from memexport.exporters import Exporter
+    from memexport.tracker.fake import Simulation
 
 
 class Tracker:
@@ -51,9 +54,22 @@ class Tracker:
         record_shapes: also record dtype and shape of each operator's tensor arguments.
         record_stacks: also record the Python code that called each operator and made each allocation,
             without the frames inside torch. Both cost time.
+        capture: what is taken for allocated on the CPU. "operators": what operators return, for as long as
+            it lives; what one uses inside, and has given back when it returns, is not seen. "allocator": all
+            that the allocator gave, from its own record, so that peaks are right to the byte; recording
+            costs about twice the time. It needs the thread's profiler: no `torch.profiler` may be on, and
+            starting one meanwhile fails. An accelerator's counters are its allocator's own either way.
+        fake: run the program on simulated tensors from `start` to `stop`: they take no memory, and nothing is
+            computed. Make the model inside.
+        device: with `fake`, "cuda" simulates CUDA devices too, there or not, and estimates what their caching
+            allocator would allocate and reserve. A program that never speaks of CUDA runs on one as a whole.
+        world_size: with `fake`, let the program be the first rank of a job of so many.
+        budget: with `fake`, the memory that the device has: bytes, or "80GiB". Where it would run out, a
+            MARKER "out of budget" says so, and the summary's warnings.
+        fake_value: with `fake`, what `loss.item()` gives.
 
     Raises:
-        UsageError: no format fits a path.
+        UsageError: no format fits a path, `capture` is neither, or what needs `fake` comes without it.
         OutputError: an output cannot be opened (when recording starts).
     """
 
@@ -66,11 +82,19 @@ class Tracker:
         step_at_optimizer: bool = False,
         record_shapes: bool = False,
         record_stacks: bool = False,
+        capture: Literal["operators", "allocator"] = "operators",
+        fake: bool = False,
+        device: Literal["cpu", "cuda"] | None = None,
+        world_size: int | None = None,
+        budget: int | str | None = None,
+        fake_value: float = 1.0,
     ) -> None:
         if flush_interval <= 0:
             raise UsageError(f"flush_interval is {flush_interval}, but must be more than 0 seconds")
         if isinstance(exporters, (str, os.PathLike)):
             raise UsageError("exporters is a list", hint=f"exporters=[{os.fspath(exporters)!r}]")
+        if capture not in ("operators", "allocator"):
+            raise UsageError(f"capture={capture!r} is not known", hint='"operators" or "allocator"')
         self._modules = [weakref.ref(module) for module in modules]
         given = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer or ())
         self._optimizers = [weakref.ref(one) for one in given]
@@ -82,6 +106,14 @@ class Tracker:
         self._step_at_optimizer = step_at_optimizer
         self._record_shapes = record_shapes
         self._record_stacks = record_stacks
+        self._is_exact = capture == "allocator"
+        if not fake and (device, world_size, budget) != (None, None, None):
+            raise UsageError("device, world_size and budget are of a simulation", hint="fake=True")
+        if fake and self._is_exact:
+            raise UsageError('capture="allocator" asks an allocator, and a simulation has none')
+        options = FakeOptions(device, world_size, budget_bytes(budget), fake_value)
+        self._fake = options if fake else None
+        self._simulation: Simulation | None = None
         self._running: Session | None = None
         self._finished: Session | None = None
 
@@ -89,24 +121,44 @@ class Tracker:
         """Begin to record. The same tracker can record again after `stop`, if its exporters can.
 
         Raises:
-            UsageError: it is recording already.
+            UsageError: it is recording already; or `capture` is "allocator", and a torch profiler is on,
+                tensors are simulated, or this torch does not give its allocator's record.
             OutputError: an output cannot be opened.
         """
         if self._running is not None:
             raise UsageError("this tracker is recording already")
+        self._simulation = _started(self._fake) if self._fake is not None else None
+        try:
+            self._running = self._finished = self._recording_started()
+        except BaseException:
+            self._stop_simulation()
+            raise
+        return self
+
+    def _recording_started(self) -> Session:
         modules = [module for ref in self._modules if (module := ref()) is not None]
         optimizers = [optimizer for ref in self._optimizers if (optimizer := ref()) is not None]
+        is_simulated = self._simulation is not None or _is_simulated(modules)
+        if self._is_exact:
+            exact_record.require(is_simulated=is_simulated)
         exporters = [_exporter(output) for output in self._outputs]
         recording = Session(
             exporters,
             self._flush_interval,
-            fake=_is_simulated(modules),
+            fake=is_simulated,
             shapes=self._record_shapes,
             stacks=self._record_stacks,
+            exact=self._is_exact,
+            simulation=self._simulation,
         )
         recording.start(modules, optimizers, step_at_optimizer=self._step_at_optimizer)
-        self._running = self._finished = recording
-        return self
+        if self._simulation is not None:
+            self._simulation.counters = recording.estimated
+        return recording
+
+    def _stop_simulation(self) -> None:
+        if self._simulation is not None:
+            self._simulation.stop()
 
     def stop(self) -> None:
         """Stop recording, write what is left and complete every output. Calling it twice does nothing.
@@ -116,6 +168,7 @@ class Tracker:
         recording, self._running = self._running, None
         if recording is not None:
             recording.stop()
+            self._stop_simulation()
 
     def __enter__(self) -> Tracker:
         return self.start()
@@ -153,6 +206,14 @@ class Tracker:
             raise UsageError(f"usage of {when!r} is not known", hint='"current" or "peak"')
         return self._recording().usage(when)
 
+    def exceeded(self) -> list[str]:
+        """A sentence for each device that ran out of the budget, saying where; empty if none did.
+
+        Raises:
+            UsageError: nothing has been recorded.
+        """
+        return self._recording().exceeded()
+
     def _recording(self) -> Session:
         if self._finished is None:
             raise UsageError("nothing has been recorded yet", hint="tracker.start()")
@@ -163,6 +224,15 @@ def _exporter(output: str | os.PathLike[str] | Exporter) -> Exporter:
     if isinstance(output, (str, os.PathLike)):
         return pipeline.exporter_to(output, overwrite=True, atomic=False)
     return output
+
+
+def _started(options: FakeOptions) -> Simulation:
+    # It imports parts of torch that take a while, and that nothing else here needs.
+    from memexport.tracker.fake import Simulation
+
+    simulation = Simulation(options)
+    simulation.start()
+    return simulation
 
 
 def _is_simulated(modules: Sequence[nn.Module]) -> bool:

@@ -36,7 +36,7 @@ from memexport.tracker.storages import (
 log = logging.getLogger("memexport")
 
 _is_compiling: Callable[[], bool] = torch.compiler.is_compiling
-_WATCHED = ("aten.resize", "aten.set_", "aten.detach", "aten.clone", *COLLECTIVES)
+_WATCHED = ("aten.resize", "aten.set_", "aten.detach", "aten.clone", "aten.new_empty_strided", *COLLECTIVES)
 
 
 class _Operator:

@@ -47,6 +47,12 @@ def retries_and_ooms(devices: list[torch.device]) -> tuple[int | None, int | Non
     )
 
 
+def peak_of(device: torch.device) -> int | None:
+    """The most bytes that this device's allocator has given out at once; None where it does not count."""
+    counter = (_stats(device) or {}).get("allocated_bytes")
+    return int(counter["all"]["peak"]) if counter else None
+
+
 def describe(device: torch.device) -> Device:
     """The device with whatever its driver says of it."""
     plain = Device(device.type, device.index)

@@ -17,6 +17,8 @@ of our own, no per-event Python object, 32 bytes a row until the drain thread ta
     DETAILS       inputs id     stack id      0             of the next operator in the row's thread
     IGNORED       began         ended         net bytes     a dispatched call that works on no memory
     CATEGORY      when          bytes         storage id    the storage turned out to be of this category
+    MEMORY        when          bytes         0             what the CPU's allocator gave, or (< 0) took back;
+                                                            0: until then, it has told everything
 """
 
 from __future__ import annotations
@@ -47,6 +49,7 @@ BOUNDARY: Final = 10
 IGNORED: Final = 11
 DETAILS: Final = 12
 CATEGORY: Final = 13
+MEMORY: Final = 14
 
 # A code is kind + device × 16 + label × 1024: the hot path adds these, the drain thread takes them apart.
 DEVICE_UNIT: Final = 16

@@ -12,7 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -25,10 +25,17 @@ from memexport.model import Category, Device, EventBatch, RecordingEnd, Recordin
 from memexport.tracker import counters
 from memexport.tracker.assemble import START, Assembler
 from memexport.tracker.capture import Capture
+from memexport.tracker.coverage import PeakCoverage
 from memexport.tracker.details import Details
+from memexport.tracker.estimation import Estimation
+from memexport.tracker.exact_capture import ExactCapture
+from memexport.tracker.exact_join import JoinedRows
 from memexport.tracker.held import HeldRows, Ready
 from memexport.tracker.rows import Labels
 from memexport.tracker.stream import DrainThread, ExportThread
+
+if TYPE_CHECKING:
+    from memexport.tracker.fake import Simulation
 
 
 class Session:
@@ -40,6 +47,8 @@ class Session:
         fake: tensors are simulated: they take no memory, and no real allocator is asked.
         shapes: record each operator's tensor arguments.
         stacks: record the Python stack of each operator and allocation.
+        exact: take what is allocated on the CPU from the allocator's own record.
+        simulation: what the program runs on, if we simulate it.
     """
 
     def __init__(
@@ -50,19 +59,25 @@ class Session:
         fake: bool,
         shapes: bool = False,
         stacks: bool = False,
+        exact: bool = False,
+        simulation: Simulation | None = None,
     ) -> None:
         self._fake = fake
         # Looking for tensors takes a while (all of Python's objects are looked at): before the clock starts.
-        self._others = list(_tensors_alive(fake=fake))
+        # Nothing of what is simulated from here on lives already.
+        self._others = [] if simulation is not None else list(_tensors_alive(fake=fake))
         self._pid = os.getpid()
         self._tables = Tables()
         self._labels = Labels(self._tables)
         detailed = shapes or stacks
         details = Details(self._tables, shapes=shapes, stacks=stacks) if detailed else None
-        self._capture = Capture(self._labels, fake=fake, details=details)
-        options = {"flush_interval": flush_interval, "fake": fake}
+        self._capture = (ExactCapture if exact else Capture)(self._labels, fake=fake, details=details)
+        options: dict[str, object] = {"flush_interval": flush_interval, "fake": fake}
+        options |= {"capture": "allocator" if exact else "operators"}
         options |= {"record_shapes": shapes, "record_stacks": stacks}
+        options |= {} if simulation is None else simulation.options.as_text()
         self._info = _describe_process(options)
+        self._estimation = Estimation(simulation, self._info, self._tables) if simulation else None
         self._fold = SummaryFold(self._info, self._tables)
         self._assembler = Assembler(
             self._labels,
@@ -71,7 +86,10 @@ class Session:
             has_counters=lambda index: self._capture.storages.readers[index] is not None,
             details=detailed,
         )
-        self._held = HeldRows(self._labels, int(flush_interval * 1e9))
+        held = HeldRows(self._labels, int(flush_interval * 1e9))
+        number = self._capture.storages.next_number
+        self._held = JoinedRows(held, self._labels, number) if exact else held
+        self._coverage = PeakCoverage()
         self._export = ExportThread(exporters)
         self._drain = DrainThread(self._capture.log_bytes, self._take, flush_interval)
         self._assembling = threading.Lock()
@@ -91,7 +109,7 @@ class Session:
         Raises:
             OutputError: an output cannot be opened; nothing is left running.
         """
-        self._export.begin(self._info, self._tables)
+        self._export.begin(self._info, self._tables, self._end)
         self._register_models(modules)
         self._register_optimizers(optimizers)
         self._capture.claims.tensors(self._others, Category.UNATTRIBUTED, None)
@@ -100,7 +118,7 @@ class Session:
         self._capture.mark(START)
         if step_at_optimizer:
             self._capture.on_optimizer_step = self._optimizer_stepped
-        _watched.add(self._capture)
+        stop_in_forked_child(self._capture)
         self._drain.start()
         self._capture.start()
 
@@ -130,6 +148,16 @@ class Session:
         with self._folding:
             return self._fold.result(self._end())
 
+    def exceeded(self) -> list[str]:
+        """A sentence for each device that ran out of its budget."""
+        self._catch_up()
+        return list(self._estimation.exceeded()) if self._estimation else []
+
+    def estimated(self) -> Mapping[str, int]:
+        """What the simulated accelerator's allocator says now; see `fake_cuda.Counters`."""
+        self._catch_up()
+        return self._estimation.counters() if self._estimation else {}
+
     def usage(self, when: str) -> dict[str, dict[str, int]]:
         """Bytes per device and category, "current" or at the "peak"."""
         self._catch_up()
@@ -138,6 +166,8 @@ class Session:
 
     def _catch_up(self) -> None:
         if not self._stopping and os.getpid() == self._pid:
+            if isinstance(self._capture, ExactCapture):
+                self._capture.record.drain()
             self._drain.flush()
             self._take_rest()
 
@@ -167,6 +197,8 @@ class Session:
         """Sum a batch up and pass it on; an error of ours must reach neither the program nor the thread."""
         try:
             batch = make_batch()
+            if self._estimation is not None:
+                batch = self._estimation.apply(batch)
             with self._folding:
                 self._fold.add(batch)
         except Exception as error:
@@ -179,8 +211,11 @@ class Session:
         if self._capture.failed is not None:
             warnings.append(f"recording stopped before the program did: {self._capture.failed!r}")
         real = [] if self._fake else self._capture.storages.devices
+        highest = {name: bytes_["total"] for name, bytes_ in self._fold.usage("peak").items()}
+        warnings += self._coverage.warnings(real, highest)
         retries, ooms = counters.retries_and_ooms(real)
-        return RecordingEnd(tuple(warnings), self._export.dropped_events, retries, ooms)
+        end = RecordingEnd(tuple(warnings), self._export.dropped_events, retries, ooms)
+        return end if self._estimation is None else self._estimation.complete(end)
 
     def _optimizer_stepped(self, optimizer: torch.optim.Optimizer) -> None:
         if self._leading_optimizer is None or self._leading_optimizer() is None:
@@ -217,6 +252,11 @@ def _tensors_alive(*, fake: bool) -> Iterator[torch.Tensor]:
 
 
 _watched: weakref.WeakSet[Capture] = weakref.WeakSet()
+
+
+def stop_in_forked_child(capture: Capture) -> None:
+    """A process that is forked from this one does not go on to watch."""
+    _watched.add(capture)
 
 
 def _forget_in_child() -> None:

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from memexport.exporters import Exporter
+from memexport.exporters import Exporter, LiveExporter
 from memexport.model import EventBatch, RecordingEnd, RecordingInfo, Tables
 from memexport.tracker.rows import COUNTERS, DEVICE_UNIT, ROW
 
@@ -40,11 +40,16 @@ class ExportThread:
         self.dropped_events = 0
         self.failures: list[str] = []
 
-    def begin(self, info: RecordingInfo, tables: Tables) -> None:
-        """Open every output; raises what opening raises, after giving the others back."""
+    def begin(self, info: RecordingInfo, tables: Tables, progress: Callable[[], RecordingEnd]) -> None:
+        """Open every output; raises what opening raises, after giving the others back.
+
+        `progress` says what the recording's end would say now.
+        """
         try:
             for exporter in self._exporters:
                 exporter.begin(info, tables)
+                if isinstance(exporter, LiveExporter):
+                    exporter.watch(progress)
         except BaseException:
             for exporter in self._exporters:
                 exporter.abort()

@@ -34,6 +34,10 @@ def sample(tmp_path):
     def make(source_name):
         if source_name == "torch.memory_tracker":
             return DATA / "legacy_conv.pickle"
+        if source_name == "torch.cuda.snapshot":
+            return DATA / "snapshots" / "silmont_mem_snapshot.pickle"
+        if source_name == "kineto":
+            return DATA / "kineto" / "torch-2.13-cpu.json.gz"
         # Every other source reads what memexport itself writes.
         path = tmp_path / "sample.memx"
         pipeline.convert(DATA / "legacy_conv.pickle", path, overwrite=True)

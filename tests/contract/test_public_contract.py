@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import pickle
 import subprocess
 import sys
 
@@ -23,21 +24,57 @@ NAMES = {
     "EventKind",
     "InputError",
     "MemexportError",
+    "OTelExporter",
     "OutputError",
     "Phase",
     "Recording",
     "RecordingInfo",
+    "Selection",
     "Tracker",
     "UsageError",
     "convert",
     "open",
 }
 
+SELECTION = {"--from", "--until", "--device", "--min-bytes"}
 OPTIONS = {
-    "run": {"--output", "--force", "--shapes", "--stacks", "-m", "target"},
-    "convert": {"--output", "--to", "--force", "--lifetimes", "--no-compress", "inputs"},
-    "summary": {"--json", "recording"},
-    "info": {"--json", "recording"},
+    "run": {
+        "--output",
+        "--force",
+        "--shapes",
+        "--stacks",
+        "--otlp",
+        "--fake",
+        "--device",
+        "--world-size",
+        "--budget",
+        "--fake-value",
+        "-m",
+        "target",
+    },
+    "convert": {
+        "--output",
+        "--to",
+        "--force",
+        "--lifetimes",
+        "--step-peaks",
+        "--endpoint",
+        "--interval",
+        "--no-compress",
+        *SELECTION,
+        "inputs",
+    },
+    "push": {
+        "--endpoint",
+        "--protocol",
+        "--interval",
+        "--module-depth",
+        "--top-modules",
+        "--from",
+        "inputs",
+    },
+    "summary": {"--json", "--merge", *SELECTION, "inputs"},
+    "info": {"--json", "inputs"},
     "formats": {"--json", "--markdown"},
     "demo": {"--force", "directory"},
 }
@@ -89,7 +126,13 @@ DEVICE = {
     "peak_phase": str,
     "categories_at_peak": {"activation": int},
     "modules_at_peak": [{"module": str, "bytes": int}],
+    "operators_at_peak": [{"operator": str, "bytes": int}],
+    "fragmentation_at_peak": None,
+    "stacks_at_peak": [],
+    "failed_requests": [],
 }
+STACK = {"stack": [str], "bytes": int, "count": int}
+FAILED_REQUEST = {"bytes": int, "device_free_bytes": int, "time_unix_ns": int, "stack": [str]}
 OPERATOR = {"operator": str, "module": str, "phase": str, "bytes": int, "count": int}
 MARKER = {"name": str, "time_unix_ns": int, "event_index": int}
 
@@ -131,7 +174,7 @@ def test_every_public_name_can_be_had_and_has_a_docstring():
 
 
 def test_importing_memexport_imports_neither_torch_nor_numpy():
-    code = "import sys, memexport; print({'torch', 'numpy', 'google'} & sys.modules.keys())"
+    code = "import sys, memexport; print({'torch', 'numpy', 'google', 'opentelemetry'} & sys.modules.keys())"
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
@@ -193,6 +236,19 @@ def test_a_device_in_the_summary_has_these_keys_and_types(summary):
         assert list(device) == list(DEVICE)
 
 
+def test_a_stack_and_a_failed_request_in_the_summary_have_these_keys_and_types(tmp_path):
+    frames = [{"filename": "model.py", "line": 7, "name": "forward"}]
+    entries = [
+        {"action": "alloc", "addr": 4096, "size": 512, "stream": 0, "time_us": 7, "frames": frames},
+        {"action": "oom", "size": 512, "stream": 0, "time_us": 8, "device_free": 100, "frames": frames},
+    ]
+    path = tmp_path / "snapshot.pickle"
+    path.write_bytes(pickle.dumps({"segments": [], "device_traces": [entries]}, 4))
+    device = memexport.open(path).summary().to_dict()["devices"]["cuda:0"]
+    assert shape(device["stacks_at_peak"]) == [STACK]
+    assert shape(device["failed_requests"]) == [FAILED_REQUEST]
+
+
 def test_an_operator_and_a_marker_in_the_summary_have_these_keys_and_types(summary):
     assert shape(summary["top_operators"]) == [OPERATOR]
     assert shape(summary["markers"]) == [MARKER]
@@ -230,11 +286,79 @@ def test_the_formats_and_suffixes_are_these():
         "perfetto": (".pftrace", ".perfetto-trace"),
         "chrome": (".json", ".json.gz"),
         "jsonl": (".jsonl", ".jsonl.gz"),
+        "torch-snapshot": (".snapshot.pickle",),
+        "otlp-file": (".otlp.jsonl",),
+        "otlp": (),
     }
-    assert [format_.name for format_ in registry.SOURCES] == ["memexport.archive", "torch.memory_tracker"]
+    assert [format_.name for format_ in registry.SOURCES] == [
+        "memexport.archive",
+        "torch.memory_tracker",
+        "torch.cuda.snapshot",
+        "kineto",
+    ]
+
+
+def test_the_help_imports_neither_torch_nor_opentelemetry():
+    code = (
+        "import sys, memexport.cli\n"
+        "try:\n    memexport.cli.main(['push', '--help'])\n"
+        "except SystemExit:\n    print({'torch', 'opentelemetry'} & sys.modules.keys())"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert result.stdout.splitlines()[-1] == "set()"
+
+
+def test_the_opentelemetry_exporter_takes_these_arguments():
+    parameters = inspect.signature(memexport.OTelExporter).parameters
+    assert list(parameters) == ["meter_provider", "module_depth", "top_modules", "shutdown_timeout"]
+
+
+def test_the_drop_in_trackers_have_the_names_and_members_of_torchs():
+    from memexport import compat
+
+    members = {
+        "FSDPMemTracker": {"track_inputs", "track_external", "get_tracker_snapshot", "memory_tracking"},
+        "MemTracker": {
+            "display_modulewise_snapshots",
+            "display_snapshot",
+            "get_tracker_snapshot",
+            "memory_tracking",
+            "reset_mod_stats",
+            "track_external",
+        },
+        "MemoryTracker": {
+            "load",
+            "memories_active",
+            "memories_allocated",
+            "memories_reserved",
+            "save_stats",
+            "show_traces",
+            "start_monitor",
+            "stop",
+            "summary",
+        },
+        "ModTracker": {"clear_user_hooks", "get_known_fqn", "is_bw", "register_user_hooks"},
+    }
+    assert set(compat.__all__) == {*members, "FSDPModState", "FSDPRefType", "MemRefType", "ModState"}
+    for name, expected in members.items():
+        assert expected <= set(dir(getattr(compat, name)))
+    assert list(compat.MemRefType) == [
+        "Parameter",
+        "Buffer",
+        "Gradient",
+        "Activation",
+        "Temp",
+        "Optstate",
+        "Other",
+    ]
 
 
 def test_the_tracker_takes_these_arguments():
     parameters = inspect.signature(memexport.Tracker).parameters
     assert {"modules", "optimizer", "exporters", "flush_interval"} <= parameters.keys()
-    assert {"start", "stop", "step", "mark", "summary", "usage"} <= set(dir(memexport.Tracker))
+    assert {"fake", "device", "world_size", "budget", "fake_value"} <= parameters.keys()
+    assert parameters["capture"].default == "operators"
+    assert parameters["capture"].annotation == 'Literal["operators", "allocator"]'
+    assert {"start", "stop", "step", "mark", "summary", "usage", "exceeded"} <= set(dir(memexport.Tracker))

@@ -78,7 +78,8 @@ def test_looking_a_format_up_imports_nothing_of_it(monkeypatch):
 def test_names_and_suffixes_are_told_apart(formats):
     assert len({format_.name for format_ in formats}) == len(formats)
     suffixes = [suffix for format_ in formats for suffix in format_.suffixes]
-    assert len(set(suffixes)) == len(suffixes)
+    # A source is found by its content: two kinds of pickle may share a suffix.
+    assert len(set(suffixes)) == len(suffixes) or formats is registry.SOURCES
 
 
 def test_another_package_can_add_a_format(installed):

@@ -103,3 +103,20 @@ def test_constant_pieces_repeat_in_every_row(rows: int) -> None:
     """A message without any column is the same in every row."""
     pieces = wire.message_field(1, wire.varint_field(8, 300))
     assert wire.records(rows, pieces).tobytes() == rows * bytes([0x0A, 3, 0x40, 0xAC, 0x02])
+
+
+@given(st.lists(st.tuples(I64, I64), min_size=1, max_size=5))
+def test_a_filled_template_holds_each_rows_numbers(rows: list[tuple[int, int]]) -> None:
+    """Eight little-endian bytes at each place, and the template around them, in every row."""
+    template = b"time" + bytes(8) + b"-" + bytes(8)
+    filled = wire.filled(template, np.array([4, 13]), np.array(rows, np.int64))
+    expected = [
+        b"time" + first.to_bytes(8, "little", signed=True) + b"-" + second.to_bytes(8, "little", signed=True)
+        for first, second in rows
+    ]
+    assert filled.tobytes() == b"".join(expected)
+
+
+def test_a_template_without_places_is_repeated() -> None:
+    """No numbers, no change."""
+    assert wire.filled(b"ab", np.empty(0, np.int64), np.empty((2, 0), np.int64)).tobytes() == b"abab"

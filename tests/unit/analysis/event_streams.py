@@ -17,7 +17,7 @@ VALUES: dict[str, list[Any]] = {
     "kind": [EventKind.ALLOCATION, EventKind.RELEASE] * 3 + list(EventKind),
     "time_unix_ns": list(range(50)),
     "duration_ns": [-1, 0, 5],
-    "name": [None, "aten.mm.default", "aten.add.Tensor", "step", "start", "peak"],
+    "name": [None, "aten.mm.default", "aten.add.Tensor", "step", "start", "peak", "oom", "device_free"],
     "module": [None, "layers.0", "layers.1", "Net"],
     "phase": list(Phase),
     "category": list(Category),
@@ -29,6 +29,7 @@ VALUES: dict[str, list[Any]] = {
     "active_bytes": [-1, 0, 5, 100, 2000],
     "reserved_bytes": [-1, 0, 4096, 8192],
     "address": [0, 1, 1, 2, 2, 3],
+    "stack": [None, None, ["train.py:1:main"], ["train.py:1:main", "model.py:2:forward"]],
 }
 
 events = st.fixed_dictionaries({name: st.sampled_from(values) for name, values in VALUES.items()})
@@ -65,16 +66,18 @@ one_place = streams.map(_on_one_place)
 
 def event(kind: EventKind, **columns: Any) -> Event:
     """One event; what is not given is null, the device is 0."""
-    defaults = {**NULLS, "name": None, "module": None, "device": 0}
+    defaults = {**NULLS, "name": None, "module": None, "stack": None, "device": 0}
     return {**defaults, "kind": kind, **columns}
 
 
 def batch_of(stream: list[Event], tables: Tables) -> EventBatch:
-    """The events as columns; names and modules are interned."""
+    """The events as columns; names, modules and stacks are interned."""
     columns: dict[str, Any] = {}
     for column in COLUMNS:
         values = [event.get(column, NULLS[column]) for event in stream]
         if column in INTERNED:
             values = [0 if value is None else tables.strings.intern(value) for value in values]
+        if column == "stack":
+            values = [tables.stacks.intern(map(tables.strings.intern, value or ())) for value in values]
         columns[column] = values
     return EventBatch(**columns)

@@ -23,6 +23,9 @@ class Place:
     moment: Event | None = None
     before_first: bool = False
     live_at_peak: dict[int, Event] = field(default_factory=dict)
+    others_at_peak: dict[str, int] = field(default_factory=dict)
+    device_free: int | None = None
+    failed: list[dict[str, Any]] = field(default_factory=list)
     marked: int = 0
 
 
@@ -65,6 +68,7 @@ def _start(event: Event, places: dict[tuple[int, int], Place]) -> None:
             if "allocated" in place.last:
                 place.moment, place.before_first = event, False
                 place.live_at_peak = dict(place.live)
+                place.others_at_peak = dict(place.last)
 
 
 def _add(event: Event, place: Place) -> None:
@@ -74,6 +78,9 @@ def _add(event: Event, place: Place) -> None:
         place.live[address] = event
     if address and kind == EventKind.RELEASE:
         place.live.pop(address, None)
+    _add_failed(event, place)
+    others = dict(place.last)
+    others |= {name: event[f"{name}_bytes"] for name in ("active", "reserved") if event[f"{name}_bytes"] >= 0}
     for counter in ("allocated", "active", "reserved"):
         value = event[f"{counter}_bytes"]
         if value < 0:
@@ -87,11 +94,23 @@ def _add(event: Event, place: Place) -> None:
                 place.peak[counter] = start
                 if counter == "allocated":
                     place.moment, place.before_first, place.live_at_peak = event, True, before
+                    place.others_at_peak = {}
         if value > place.peak.get(counter, -1):
             place.peak[counter] = value
             if counter == "allocated":
                 place.moment, place.before_first, place.live_at_peak = event, False, dict(place.live)
+                place.others_at_peak = others
         place.last[counter] = value
+
+
+def _add_failed(event: Event, place: Place) -> None:
+    size = event["size_bytes"] if event["size_bytes"] >= 0 else None
+    if event["kind"] == EventKind.SAMPLE and event["name"] == "device_free":
+        place.device_free = size
+    if event["kind"] == EventKind.MARKER and event["name"] == "oom":
+        request = {"bytes": size, "device_free_bytes": place.device_free}
+        place.failed.append({**request, "time_unix_ns": event["time_unix_ns"], "stack": event["stack"]})
+        place.device_free = None
 
 
 def _change(event: Event) -> int:
@@ -122,7 +141,13 @@ def _place(place: Place) -> dict[str, Any]:
         result["peak_phase"] = _phase(moment) if known else None
     peak = place.peak.get("allocated")
     result["categories_at_peak"] = _by_category(place.live_at_peak, peak)
-    result["modules_at_peak"] = _by_module(place.live_at_peak, peak)
+    result["modules_at_peak"] = _by_string("module", place.live_at_peak, peak)
+    result["operators_at_peak"] = _by_string("name", place.live_at_peak, peak)
+    others = place.others_at_peak
+    unused = others.get("reserved", -1) - others.get("active", 2**62)
+    result["fragmentation_at_peak"] = unused if unused >= 0 else None
+    result["stacks_at_peak"] = _by_stack(place.live_at_peak, peak)
+    result["failed_requests"] = place.failed[:20]
     return result
 
 
@@ -135,12 +160,26 @@ def _by_category(live: dict[int, Event], counter: int | None) -> dict[str, int]:
     return {name: size for name, size in sums.items() if size}
 
 
-def _by_module(live: dict[int, Event], counter: int | None) -> dict[str | None, int]:
+def _by_string(column: str, live: dict[int, Event], counter: int | None) -> dict[str | None, int]:
     sums: Counter[str | None] = Counter()
     for event in live.values():
-        sums[event["module"]] += _size(event)
+        sums[event[column]] += _size(event)
     sums[None] += _rest(live, counter)
     return {name: size for name, size in sums.items() if size}
+
+
+def _by_stack(live: dict[int, Event], counter: int | None) -> dict[Any, tuple[int, int]]:
+    if not any(event["stack"] for event in live.values()):
+        return {}
+    sums: Counter[Any] = Counter()
+    counts: Counter[Any] = Counter()
+    for event in live.values():
+        key = tuple(event["stack"]) if event["stack"] else None
+        sums[key] += _size(event)
+        counts[key] += 1
+    if rest := _rest(live, counter):
+        sums[None] += rest
+    return {key: (sums[key], counts[key]) for key in sums if sums[key]}
 
 
 def _size(event: Event) -> int:

@@ -48,6 +48,71 @@ def test_a_report_names_counters_categories_modules_operators_and_warnings():
         assert part in text
 
 
+STACK = ["/home/me/train.py:3:main", "/home/me/model.py:7:forward", "??:0:at::empty()"]
+
+
+def test_a_report_shows_the_users_code_at_the_peak_and_what_was_reserved_in_vain():
+    text = report_of(
+        event(
+            EventKind.ALLOCATION,
+            address=1,
+            size_bytes=3 << 20,
+            allocated_bytes=3 << 20,
+            active_bytes=3 << 20,
+            reserved_bytes=4 << 20,
+            stack=STACK,
+        ),
+        event(
+            EventKind.ALLOCATION, address=2, size_bytes=5, allocated_bytes=(3 << 20) + 5, stack=["a.py:1:f"]
+        ),
+    )
+    assert "Reserved but not active then: 1.00 MiB of 4.00 MiB (25.0%)" in text
+    assert ["model.py:7", "forward", "3.00", "MiB", "100.0%", "1"] in [
+        line.split() for line in text.splitlines()
+    ]
+    assert "  in train.py:3 main" in text
+    assert "unattributed" not in text, "the stacks say whose it is"
+    assert "a.py" not in text, "nobody looks for five bytes"
+
+
+def test_a_report_with_modules_does_not_repeat_itself_by_stack():
+    allocation = event(
+        EventKind.ALLOCATION, address=1, size_bytes=8, allocated_bytes=8, module="layers.0", stack=STACK
+    )
+    assert "by stack" not in report_of(allocation)
+
+
+def test_a_report_lists_requests_that_failed():
+    text = report_of(
+        event(EventKind.SAMPLE, name="device_free", size_bytes=1 << 30),
+        event(EventKind.MARKER, name="oom", size_bytes=2 << 30, stack=STACK),
+        event(EventKind.MARKER, name="oom"),
+    )
+    lines = text.splitlines()
+    place = lines.index("cpu ran out of memory")
+    assert lines[place + 1].startswith("  2.00 GiB requested at 1970-01-01")
+    assert lines[place + 1].endswith(", 1.00 GiB free")
+    assert lines[place + 2] == "    in model.py:7 forward"
+    assert lines[place + 3].startswith("  an unknown size requested at")
+
+
+def test_long_frames_are_cut_to_one_line():
+    stack = [f"/home/me/a.py:1:{'long' * 40}"]
+    text = report_of(event(EventKind.ALLOCATION, address=1, size_bytes=8, allocated_bytes=8, stack=stack))
+    (line,) = [line for line in text.splitlines() if "a.py:1" in line]
+    assert "\N{HORIZONTAL ELLIPSIS}" in line
+    assert len(line) <= 80
+
+
+def test_frames_from_a_file_cannot_steer_the_terminal():
+    text = report_of(
+        event(EventKind.ALLOCATION, address=1, size_bytes=8, allocated_bytes=8, stack=[f"/a.py:1:{ESCAPE}"]),
+        event(EventKind.MARKER, name="oom", size_bytes=1, stack=[f"/a.py:1:{ESCAPE}"]),
+    )
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+
+
 def test_names_from_a_file_cannot_steer_the_terminal():
     text = report_of(event(EventKind.OPERATOR, name=ESCAPE, module=ESCAPE, allocated_bytes=1), format=ESCAPE)
     assert "\x1b" not in text

@@ -54,6 +54,11 @@ def assert_equals_oracle(stream: list[dict[str, Any]], cuts: list[int]) -> None:
     for key, place in expected["places"].items():
         device = summary["devices"][names[Place(*key)]]
         device["modules_at_peak"] = {row["module"]: row["bytes"] for row in device["modules_at_peak"]}
+        device["operators_at_peak"] = {row["operator"]: row["bytes"] for row in device["operators_at_peak"]}
+        device["stacks_at_peak"] = {
+            row["stack"] and tuple(row["stack"]): (row["bytes"], row["count"])
+            for row in device["stacks_at_peak"]
+        }
         assert device == place
         assert current[names[Place(*key)]].keys() - {"total"} == expected["current"][key].keys()
         assert expected["current"][key].items() <= current[names[Place(*key)]].items()

@@ -55,3 +55,10 @@ def test_a_name_cannot_steer_the_terminal_through_the_bar(terminal, monkeypatch)
         callback(10, None)
     assert "\x1b]0;title" not in terminal.getvalue()
     assert "[bold]x" in terminal.getvalue()
+
+
+def test_a_bar_counts_in_the_unit_of_the_work(terminal, monkeypatch):
+    monkeypatch.setattr(progress, "PATIENCE_S", -1)
+    with progress_bar("Fetching", "bytes") as callback:
+        callback(4_096, 0.5)
+    assert "4,096 bytes" in terminal.getvalue()

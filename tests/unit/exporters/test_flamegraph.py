@@ -7,7 +7,7 @@ import pytest
 
 from memexport.analysis.live import Allocations
 from memexport.exporters._flamegraph import Stack, category_name, module_frames, stacks
-from memexport.exporters._frames import Frame, python_frame
+from memexport.exporters._frames import Frame, code_frame
 from memexport.model import UNKNOWN_SIZE, Category, Tables
 
 
@@ -47,7 +47,7 @@ def plain(*names: str) -> tuple[Frame, ...]:
 
 
 def test_stacks_are_summed_by_module_operator_and_category() -> None:
-    """What nothing explains is a stack of its own; what no operator made is named by its category."""
+    """What nothing explains is a stack of its own."""
     tables = Tables()
     module, operator = tables.strings.intern("net.0.fc"), tables.strings.intern("aten.add.Tensor")
     live = allocations(
@@ -58,25 +58,33 @@ def test_stacks_are_summed_by_module_operator_and_category() -> None:
     )
     found = sorted(stacks(live, 50, tables), key=lambda stack: -stack.bytes)
     assert found == [
-        Stack(plain("net.0", "fc", "aten::add"), "activation", 30, 2),
+        Stack(plain("activation", "net.0", "fc", "aten::add"), "activation", 30, 2),
         Stack(plain("(unattributed)"), "unattributed", 8, 1),
-        Stack(plain("net.0", "fc", "parameter"), "parameter", 7, 1),
-        Stack(plain("net.0", "fc", "aten::add"), "temporary", 5, 1),
+        Stack(plain("parameter", "net.0", "fc"), "parameter", 7, 1),
+        Stack(plain("temporary", "net.0", "fc", "aten::add"), "temporary", 5, 1),
         Stack(plain("aten::add"), "unattributed", 0, 1),
     ]
 
 
 def test_python_stacks_stand_where_nothing_else_is_known() -> None:
-    """Beside a module or an operator they only say where the operator was called."""
+    """Beside a module they only say where the operator was called."""
     tables = Tables()
     frames = [tables.strings.intern(text) for text in ("/src/train.py:10:main", "/src/model.py:7:forward")]
     stack = tables.stacks.intern(frames)
-    operator = tables.strings.intern("aten.mm.default")
-    live = allocations(size_bytes=[4, 8], category=[0, 4], name=[0, operator], stack=[stack, stack])
+    operator, module = tables.strings.intern("aten.mm.default"), tables.strings.intern("net")
+    live = allocations(
+        size_bytes=[4, 8, 16],
+        category=[0, 4, 0],
+        module=[0, module, 0],
+        name=[0, operator, operator],
+        stack=[stack, stack, stack],
+    )
     called = Frame("forward (model.py:7)", "/src/model.py", 7)
-    assert sorted(stacks(live, 12, tables), key=lambda stack: stack.bytes) == [
-        Stack((Frame("main (train.py:10)", "/src/train.py", 10), called), "unattributed", 4, 1),
-        Stack((Frame("aten::mm", "/src/model.py", 7),), "activation", 8, 1),
+    main, operated = Frame("main (train.py:10)", "/src/train.py", 10), Frame("aten::mm", "/src/model.py", 7)
+    assert sorted(stacks(live, 28, tables), key=lambda stack: stack.bytes) == [
+        Stack((main, called), "unattributed", 4, 1),
+        Stack((Frame("activation"), Frame("net"), operated), "activation", 8, 1),
+        Stack((main, called, operated), "unattributed", 16, 1),
     ]
 
 
@@ -90,11 +98,12 @@ def test_python_stacks_stand_where_nothing_else_is_known() -> None:
         ("torch::nothing", Frame("torch::nothing")),
         (":::", Frame(":::")),
         ("", Frame("")),
+        ("generated:18446744073709551615:f", Frame("f")),
     ],
 )
 def test_a_frame_is_its_function_and_where_it_is(text: str, frame: Frame) -> None:
     """A text of another form is shown as it is."""
-    assert python_frame(text) == frame
+    assert code_frame(text) == frame
 
 
 def test_categories_are_shown_as_people_write_them() -> None:

@@ -116,12 +116,12 @@ def test_active_is_drawn_from_where_it_differs(processor: TraceProcessor) -> Non
 
 
 def test_the_flamegraph_is_of_the_peak(processor: TraceProcessor) -> None:
-    """Module path, operator, and the category as the mapping; the count of storages beside the bytes."""
+    """Category, module path, operator; the category as mapping too; how many there are beside the bytes."""
     rows = [tuple(row.values()) for row in processor.query(FRAMES)]
     assert sorted(rows) == [
         ("(unattributed)", "/unattributed", 0, 30, 1),
-        ("aten::mm", "/activation", 2, 100, 1),
-        ("parameter", "/parameter", 2, 100, 1),
+        ("aten::mm", "/activation", 3, 100, 1),
+        ("fc", "/parameter", 2, 100, 1),
     ]
     assert processor.scalar("SELECT DISTINCT ts FROM heap_profile_allocation") == 15
 
@@ -175,7 +175,9 @@ def test_the_largest_storages_are_on_a_chart_above(load_trace: Load, tmp_path: P
 def test_a_storage_without_an_operator_is_named_by_its_code(load_trace: Load, tmp_path: Path) -> None:
     """As in torch's own snapshots; one from before the recording's start has a chart of its own."""
     made = Made(devices=[Device("cuda", 0)])
-    frames = [made.tables.strings.intern(text) for text in ("/src/train.py:10:main", "/src/model.py:7:forward")]
+    frames = [
+        made.tables.strings.intern(text) for text in ("/src/train.py:10:main", "/src/model.py:7:forward")
+    ]
     stack = made.tables.stacks.intern(frames)
     common: dict[str, Any] = {"size_bytes": 8, "device": 0, "stack": stack}
     made.add(EventKind.ALLOCATION, 0, address=1, **common)
@@ -183,8 +185,8 @@ def test_a_storage_without_an_operator_is_named_by_its_code(load_trace: Load, tm
     made.add(EventKind.ALLOCATION, 1, address=2, allocated_bytes=16, **common)
     processor = load_trace(made.write(everything, tmp_path / "code.pftrace"))
     assert [(row["name"], row["ts"], row["chart"][:19]) for row in processor.query(BARS)] == [
-        ("forward (model.py:7)", 0, "tensors from before"),
-        ("forward (model.py:7)", 1, "tensor lifetimes cu"),
+        ("model.py:7 forward", 0, "tensors from before"),
+        ("model.py:7 forward", 1, "tensor lifetimes cu"),
     ]
     symbols = processor.query("SELECT name, source_file, line_number FROM stack_profile_symbol ORDER BY id")
     assert [tuple(row.values()) for row in symbols] == [
@@ -198,7 +200,7 @@ def test_each_step_has_a_flamegraph_on_request(load_trace: Load, tmp_path: Path)
     made = Made(rank=0, pid=4000)
     common: dict[str, Any] = {"device": 0, "rank": 0, "name": "aten.mm.default", "category": 4}
     peaks = []
-    for step, held in enumerate((3, 5, 2)):
+    for step, held in enumerate((3, 5, 5, 2)):
         for number in range(1, held + 1):
             made.add(
                 EventKind.ALLOCATION, 100 * step + number, step=step, address=number, size_bytes=10,
@@ -232,3 +234,20 @@ def test_the_peak_outside_of_steps_is_dumped_too(load_trace: Load, tmp_path: Pat
     processor = load_trace(made.write(make, tmp_path / "outside.pftrace"))
     found = processor.query("SELECT DISTINCT ts FROM heap_profile_allocation ORDER BY ts")
     assert [row["ts"] for row in found] == [0, 1, 3, 4]
+
+
+def test_a_failed_request_says_how_much_was_asked_for_and_where(load_trace: Load, tmp_path: Path) -> None:
+    """A marker is an instant; one of nothing but a name has no annotations."""
+    made = Made()
+    stack = made.tables.stacks.intern([made.tables.strings.intern("/src/train.py:10:main")])
+    made.marker("oom", 5, device=0, size_bytes=2**33, stack=stack)
+    made.marker("checkpoint", 7)
+    processor = load_trace(made.write(everything, tmp_path / "oom.pftrace"))
+    found = processor.query(
+        "SELECT name, extract_arg(arg_set_id, 'debug.bytes') AS bytes, "
+        "extract_arg(arg_set_id, 'debug.source') AS source FROM slice WHERE ts IN (5, 7) AND name GLOB '*o*' ORDER BY slice.id LIMIT 2"
+    )
+    assert [tuple(row.values()) for row in found] == [
+        ("oom", 2**33, "/src/train.py:10:main"),
+        ("checkpoint", None, None),
+    ]

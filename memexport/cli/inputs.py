@@ -1,0 +1,69 @@
+"""INPUT on the command line: files, URLs, `-`; one or several."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from memexport import remote
+from memexport.cli.progress import progress_bar
+from memexport.cli.terminal import say_failure
+from memexport.errors import MemexportError, UsageError
+
+if TYPE_CHECKING:
+    from memexport.pipeline import Recording
+
+STDIN: Final = "-"
+
+
+def opened(name: str) -> Recording:
+    """The recording that INPUT names, opened."""
+    from memexport import pipeline
+
+    if name == STDIN:
+        return pipeline.open(sys.stdin.buffer)
+    is_url = remote.is_url(name)
+    with progress_bar(f"{'Fetching' if is_url else 'Reading'} {name}", "bytes" if is_url else "") as progress:
+        return pipeline.open(name, progress)
+
+
+def opened_together(names: Sequence[str]) -> Recording:
+    """The recordings of several ranks as one; of one INPUT, that.
+
+    Raises:
+        UsageError: stdin is one of several.
+    """
+    from memexport import pipeline
+
+    if len(names) == 1:
+        return opened(names[0])
+    if STDIN in names:
+        raise UsageError("stdin cannot be one of several", hint="write it to a file first")
+    with progress_bar(f"Reading {len(names)} recordings", "") as progress:
+        return pipeline.merge(names, progress)
+
+
+def for_each(names: Sequence[str], action: Callable[[str], None]) -> int:
+    """Do it for every INPUT; of several, one that fails is said and does not keep the rest from being done.
+
+    Returns:
+        0, or the exit code of the first that failed.
+
+    Raises:
+        UsageError: stdin is named twice.
+        MemexportError: the only one failed.
+    """
+    if names.count(STDIN) > 1:
+        raise UsageError("stdin can be read once only")
+    if len(names) == 1:
+        action(names[0])
+        return 0
+    exit_code = 0
+    for name in names:
+        try:
+            action(name)
+        except MemexportError as error:
+            say_failure(error, about=name)
+            exit_code = exit_code or error.exit_code
+    return exit_code
