@@ -60,7 +60,7 @@ class Simulation:
             self._undo = undo.pop_all()
 
     def stop(self) -> None:
-        """End; nothing is left behind but the simulated tensors themselves. Twice does nothing."""
+        """End; what is left are the simulated tensors, see `tell_outside`. Calling it twice does nothing."""
         self._undo.close()
 
     def warnings(self) -> Iterator[str]:
@@ -77,7 +77,6 @@ class Simulation:
             yield f"{_told('values were read', self._tensors.reads)}; given: {value:g} or False"
         if self._tensors.guesses:
             yield f"{_told('shapes depend on values', self._tensors.guesses)}; taken: the largest possible"
-
         if self._unsaved:
             yield f"torch.save was called {self._unsaved} times: simulated tensors were not saved"
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -107,8 +108,10 @@ class SimulatedTensors(FakeTensorMode):  # type: ignore[no-untyped-call]  # torc
     def forget(self, *tensors: torch.Tensor) -> None:
         """Drop the converter's weak references to these tensors, which would keep them from being swapped."""
         memo = self.fake_tensor_converter.meta_converter.tensor_memo
-        for key in [key for key, known in memo.items() if any(known is tensor for tensor in tensors)]:
-            del memo[key]
+        for tensor in tensors:
+            for reference in weakref.getweakrefs(tensor):
+                if isinstance(reference, weakref.KeyedRef) and memo.get(reference.key) is tensor:
+                    del memo[reference.key]
 
     def _told(self, tensor: torch.Tensor) -> torch.device:
         """The device that C++ code is told; see the class.

@@ -360,5 +360,5 @@ def test_the_tracker_takes_these_arguments():
     assert {"modules", "optimizer", "exporters", "flush_interval"} <= parameters.keys()
     assert {"fake", "device", "world_size", "budget", "fake_value"} <= parameters.keys()
     assert parameters["capture"].default == "operators"
-    assert parameters["capture"].annotation == 'Literal["operators", "allocator"]'
+    assert parameters["capture"].annotation == "Literal['operators', 'allocator']"
     assert {"start", "stop", "step", "mark", "summary", "usage", "exceeded"} <= set(dir(memexport.Tracker))

@@ -23,6 +23,11 @@ BLOCK = re.compile(
 )
 PYTHON, SHELL = ("python",), ("bash", "console")
 SECONDS = 120
+SAMPLES = {
+    "old.pickle": "legacy_conv.pickle",
+    "snapshot.pickle": "snapshots/silmont_mem_snapshot.pickle",
+    "trace.json.gz": "kineto/torch-2.13-cpu.json.gz",
+}
 SCRIPT = """\
 import torch
 
@@ -90,9 +95,16 @@ def run_command(command, folder):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Where a reader is: with a training script of their own, and a pickle from before."""
+    """Where a reader is: with a training script of their own, recordings of it, and files from before."""
     (tmp_path / "train.py").write_text(SCRIPT)
-    shutil.copy(TESTS / "data" / "legacy_conv.pickle", tmp_path / "old.pickle")
+    for name, sample in SAMPLES.items():
+        shutil.copy(TESTS / "data" / sample, tmp_path / name)
+    for rank in ("0", "1"):
+        monkeypatch.setenv("RANK", rank)
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        run_command(f"memexport run -o run-{rank}.memx train.py", tmp_path)
+    monkeypatch.delenv("RANK")
+    monkeypatch.delenv("WORLD_SIZE")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
