@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from memexport import registry, remote
+from memexport.analysis.module_memory import ModuleMemory, ModuleMemoryFold
 from memexport.analysis.selection import Selection
 from memexport.analysis.summary import Summary, SummaryFold
 from memexport.errors import InputError, UsageError
@@ -77,6 +78,17 @@ class Recording:
         for batch in _watched(self, progress):
             fold.add(batch)
         return fold.result(self.end())
+
+    def modules(self, progress: Progress | None = None) -> tuple[ModuleMemory, ...]:
+        """Read the whole recording, and say what each module did to memory: in forward, backward, recompute.
+
+        Raises:
+            InputError: the file is damaged in a way that reading cannot go on from.
+        """
+        fold = ModuleMemoryFold(self.info, self.tables)
+        for batch in _watched(self, progress):
+            fold.add(batch)
+        return fold.result()
 
     def select(self, selection: Selection) -> Recording:
         """A part of this recording, which stays open: closing either closes both.

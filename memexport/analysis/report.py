@@ -44,10 +44,11 @@ def render_text(summary: Summary) -> str:
     if summary.markers:
         parts += ["", _markers(summary)]
     parts += [f"\nWarning: {printable(warning)}" for warning in summary.warnings]
-    return _rendered(parts)
+    return rendered(parts)
 
 
-def _rendered(parts: list[RenderableType]) -> str:
+def rendered(parts: list[RenderableType]) -> str:
+    """The parts one below the other, without colours or control characters."""
     from rich.console import Console
 
     stream = io.StringIO()
@@ -66,7 +67,7 @@ def _rendered(parts: list[RenderableType]) -> str:
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
 
 
-def _table(title: str, *columns: str) -> Table:
+def new_table(title: str, *columns: str) -> Table:
     """A table whose columns that begin with ">" are right-aligned numbers."""
     from rich import box
     from rich.table import Table
@@ -103,7 +104,7 @@ def _plural(count: int, one: str, many: str | None = None) -> str:
 
 
 def _counters(summary: Summary) -> Table:
-    table = _table("Memory", "device", "counter", ">start", ">peak", ">end")
+    table = new_table("Memory", "device", "counter", ">start", ">peak", ">end")
     for name, device in summary.devices.items():
         for counter in ("allocated", "active", "reserved"):
             values = getattr(device, counter)
@@ -143,14 +144,14 @@ def _fragmentation(unused: int, device: DeviceSummary) -> str:
 def _shares(what: str, rows: Sequence[tuple[str, int]], total: int) -> list[RenderableType]:
     if not rows:
         return []
-    table = _table("", f"at the peak, {what}", ">bytes", ">share")
+    table = new_table("", f"at the peak, {what}", ">bytes", ">share")
     for name, size in rows:
         table.add_row(name, human_bytes(size), f"{size / total:.1%}")
     return ["", table]
 
 
 def _code(rows: list[StackBytes], total: int) -> Table:
-    table = _table("", "at the peak, by stack", ">bytes", ">share", ">count")
+    table = new_table("", "at the peak, by stack", ">bytes", ">share", ">count")
     for row in rows[:1] + [row for row in rows[1:] if row.bytes >= total / _SMALLEST_SHARE]:
         table.add_row(
             _frames(row.stack), human_bytes(row.bytes), f"{row.bytes / total:.1%}", f"{row.count:,}"
@@ -203,7 +204,7 @@ def _when(time_unix_ns: int, summary: Summary) -> str:
 
 
 def _operators(summary: Summary) -> Table:
-    table = _table("Operators by net bytes", "operator", "module", "phase", ">bytes", ">calls")
+    table = new_table("Operators by net bytes", "operator", "module", "phase", ">bytes", ">calls")
     for row in summary.top_operators[:_LISTED]:
         cells = (_cell(row.operator), _cell(row.module), _cell(row.phase))
         table.add_row(*cells, human_bytes(row.bytes), f"{row.count:,}")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,7 +14,11 @@ from memexport.cli.selecting import selection_options
 from memexport.cli.terminal import Answers
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from memexport.analysis.module_memory import ModuleMemory
     from memexport.analysis.selection import Selection
+    from memexport.analysis.summary import Summary
 
 
 @click.command("summary")
@@ -25,8 +30,9 @@ if TYPE_CHECKING:
     help="Print one JSON object, of several INPUTs an array; scripts may depend on its keys.",
 )
 @click.option("--merge", is_flag=True, help="The INPUTs are the ranks of one run: sum them up as one.")
+@click.option("--modules", is_flag=True, help="Also what each module held, made and peaked at, by phase.")
 @selection_options
-def command(inputs: tuple[str, ...], as_json: bool, merge: bool, selection: Selection) -> None:
+def command(inputs: tuple[str, ...], as_json: bool, merge: bool, modules: bool, selection: Selection) -> None:
     """Say what used the memory in the recordings INPUT, and when it peaked.
 
     An INPUT may be a URL, or - for stdin.
@@ -35,8 +41,10 @@ def command(inputs: tuple[str, ...], as_json: bool, merge: bool, selection: Sele
 
     def summarize(*names: str) -> None:
         with opened_together(names) as whole, progress_bar(f"Reading {whole.name}") as progress:
-            summary = whole.select(selection).summary(progress)
-        answers.add(names[0], summary.to_dict, summary.__str__)
+            part = whole.select(selection)
+            summary = part.summary(progress)
+            held = part.modules() if modules else None
+        answers.add(names[0], partial(_as_dict, summary, held), partial(_as_text, summary, held))
 
     exit_code = 0
     if merge:
@@ -45,3 +53,17 @@ def command(inputs: tuple[str, ...], as_json: bool, merge: bool, selection: Sele
         exit_code = for_each(inputs, summarize)
     answers.finish()
     sys.exit(exit_code)
+
+
+def _as_dict(summary: Summary, modules: Sequence[ModuleMemory] | None) -> dict[str, Any]:
+    """The public JSON; "modules" only where they were asked for."""
+    from memexport.analysis.module_report import modules_as_dicts
+
+    fields = summary.to_dict()
+    return fields if modules is None else {**fields, "modules": modules_as_dicts(modules)}
+
+
+def _as_text(summary: Summary, modules: Sequence[ModuleMemory] | None) -> str:
+    from memexport.analysis.module_report import render_modules
+
+    return str(summary) if modules is None else f"{summary}\n\n{render_modules(modules)}"

@@ -73,7 +73,7 @@ OPTIONS = {
         "--from",
         "inputs",
     },
-    "summary": {"--json", "--merge", *SELECTION, "inputs"},
+    "summary": {"--json", "--merge", "--modules", *SELECTION, "inputs"},
     "info": {"--json", "inputs"},
     "formats": {"--json", "--markdown"},
     "demo": {"--force", "directory"},

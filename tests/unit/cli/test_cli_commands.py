@@ -13,6 +13,7 @@ import pytest
 from memexport import registry
 
 ESCAPE = "\x1b[2J"
+ARCHIVE = Path(__file__).parents[2] / "data" / "archives" / "1.0.memx"
 
 
 def test_summary_prints_the_report_on_stdout_and_nothing_else(memexport_cli, recording):
@@ -253,3 +254,16 @@ def test_the_demo_without_torch_says_how_to_get_it(memexport_cli, monkeypatch):
     result = memexport_cli("demo")
     assert result.exit_code == 2
     assert "memexport[torch]" in result.stderr
+
+
+def test_summary_says_what_each_module_did_if_asked(memexport_cli, recording):
+    """The table stands below the rest; the JSON has a key more. A legacy pickle has no calls of modules."""
+    for path, has_modules in ((ARCHIVE, True), (recording, False)):
+        plain = json.loads(memexport_cli("summary", "--json", path).stdout)
+        fields = json.loads(memexport_cli("summary", "--json", "--modules", path).stdout)
+        modules = fields.pop("modules")
+        assert fields == plain
+        assert bool(modules) == has_modules
+        text = memexport_cli("summary", "--modules", path).stdout
+        assert all(row["module"] in text for row in modules)
+        assert ("No module was seen" in text) != has_modules
