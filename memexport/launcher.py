@@ -122,9 +122,7 @@ class _Tracking:
     def stop(self, error: BaseException | None) -> None:
         """Complete the recording; `error` is what ended the program."""
         if self._tracker is not None:
-            if error is not None:
-                self._tracker.mark(f"exception: {type(error).__name__}")
-            self._tracker.stop()
+            self._tracker.__exit__(type(error) if error is not None else None, error, None)
 
     def exceeded(self) -> list[str]:
         """A sentence for each device that ran out of its budget."""

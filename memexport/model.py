@@ -142,6 +142,7 @@ class EventBatch:
 
     `inputs` are an OPERATOR's tensor arguments, as text ("float32[8, 64], int64[8]"), and `stack` is the
     Python code that called it or made an ALLOCATION; both null unless the recorder was asked for them.
+    `inputs` of a MARKER are the W3C traceparent of the OpenTelemetry span that was active, if any.
 
     `size_bytes` is what an ALLOCATION takes and what a RELEASE gives back (both ≥ 0); for an OPERATOR, its
     net change (what it allocated less what was released while it ran).

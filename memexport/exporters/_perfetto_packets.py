@@ -22,7 +22,7 @@ NEEDS_INTERNED: Final = 2  # TracePacket.SEQ_NEEDS_INCREMENTAL_STATE
 
 ANNOTATION_NAMES: Final = (
     "module", "bytes_delta", "class", "overload", "allocated", "bytes", "category", "device",
-    "inputs", "source",
+    "inputs", "source", "traceparent",
 )  # fmt: skip
 """Interned: the iid of an annotation's name is its place here, counted from 1."""
 _IIDS: Final = {name: iid for iid, name in enumerate(ANNOTATION_NAMES, 1)}
@@ -84,7 +84,7 @@ class Instants:
         track: the uuid of the track that each lies on.
         name: interned event name.
         size_bytes: `UNKNOWN_SIZE` for none.
-        source: interned value of an annotation, 0 for none.
+        source, traceparent: interned values of annotations, 0 for none.
     """
 
     time_ns: Ints
@@ -92,6 +92,7 @@ class Instants:
     name: Ints
     size_bytes: Ints
     source: Ints
+    traceparent: Ints
 
     def at(self, rows: Any) -> Instants:
         """The rows that a NumPy index picks."""
@@ -119,7 +120,11 @@ def encode_slices(slices: Slices) -> bytes:
 
 def encode_instants(instants: Instants) -> bytes:
     """One instant for each row."""
-    shape = (instants.size_bytes != UNKNOWN_SIZE) | (instants.source != 0) << 1
+    shape = (
+        (instants.size_bytes != UNKNOWN_SIZE)
+        | (instants.source != 0) << 1
+        | (instants.traceparent != 0) << 2
+    )
     blocks = ((rows, wire.records(len(rows), _instant(instants.at(rows)))) for rows in alike(shape))
     return joined(instants.time_ns, blocks)
 
@@ -129,6 +134,7 @@ def _instant(instants: Instants) -> list[wire.Piece]:
     event = [
         *integer_annotation("bytes", instants.size_bytes, UNKNOWN_SIZE),
         *text_annotation("source", instants.source),
+        *text_annotation("traceparent", instants.traceparent),
         *wire.varint_field(9, _INSTANT),
         *wire.varint_field(10, instants.name),
         *wire.varint_field(11, instants.track),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
+import numpy as np
+
 from memexport.exporters._text import Fragments, TextFile, lines, numbers, quoted
 from memexport.exporters.destination import Destination
 from memexport.model import NULLS, Category, EventBatch, EventKind, Phase, RecordingEnd, RecordingInfo, Tables
@@ -15,6 +17,8 @@ _TEMPLATE: Final = (
     '"reserved_bytes":%s,"address":%s'
 )
 # What only some recordings have, by the recorder's option.
+_LAST: Final = "}\n"
+_TRACED: Final = "%s}\n"
 _ON_REQUEST: Final = {"record_shapes": ',"inputs":%s', "record_stacks": ',"stack":%s'}
 
 
@@ -25,7 +29,8 @@ class JsonlExporter:
     address an integer. Without a clock (`clock = "index"`), `time_unix_ns` is the event's number × 1000.
 
     Recordings with shapes have one more key, "inputs" (text); those with stacks one more, "stack": a list of
-    "file:line:function", innermost first.
+    "file:line:function", innermost first. A MARKER for which an OpenTelemetry span was active has, as its
+    last key, "traceparent" (text).
     """
 
     def __init__(self, destination: Destination) -> None:
@@ -41,14 +46,21 @@ class JsonlExporter:
         self._categories = Fragments(
             lambda category: quoted(Category(category).name.lower() if category else None)
         )
+        self._traces = Fragments(lambda id_: f',"traceparent":{quoted(strings.get(id_))}' if id_ else "")
         self._stacks = Fragments(lambda id_: _stack(tables, id_))
         self._on_request = [name for name in _ON_REQUEST if info.options.get(name) == "true"]
-        self._template = _TEMPLATE + "".join(_ON_REQUEST[name] for name in self._on_request) + "}\n"
+        self._template = _TEMPLATE + "".join(_ON_REQUEST[name] for name in self._on_request)
         self._file.open()
 
     def write(self, batch: EventBatch) -> None:
         """Write a line for each event."""
-        self._file.write("".join(lines(self._template, *self._columns(batch))))
+        traces = np.where(batch.kind == EventKind.MARKER, batch.inputs, 0)
+        if traces.any():
+            columns = (*self._columns(batch), self._traces.of(traces))
+            text = lines(self._template + _TRACED, *columns)
+        else:
+            text = lines(self._template + _LAST, *self._columns(batch))
+        self._file.write("".join(text))
 
     def end(self, end: RecordingEnd) -> None:  # noqa: ARG002 - an Exporter's interface
         """Put the file in its place. What else is known at the end is not an event, and is left out."""
@@ -85,7 +97,9 @@ class JsonlExporter:
         ]
 
     def _detail(self, name: str, batch: EventBatch) -> Iterable[str]:
-        return self._strings.of(batch.inputs) if name == "record_shapes" else self._stacks.of(batch.stack)
+        if name == "record_stacks":
+            return self._stacks.of(batch.stack)
+        return self._strings.of(np.where(batch.kind == EventKind.MARKER, 0, batch.inputs))
 
 
 def _stack(tables: Tables, stack_id: int) -> str:

@@ -123,6 +123,7 @@ class PerfettoExporter:
                 name=self._interning.names(_titles.ANNOTATION, batch.name[rows]),
                 size_bytes=batch.size_bytes[rows],
                 source=self._interning.sources(batch.stack[rows]),
+                traceparent=self._interning.texts(batch.inputs[rows]),
             )
         )
 

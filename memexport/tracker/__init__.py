@@ -175,7 +175,7 @@ class Tracker:
 
     def __exit__(self, exc_type: type[BaseException] | None, exc: BaseException | None, _tb: object) -> None:
         if self._running is not None and exc_type is not None:
-            self._running.mark(f"exception: {exc_type.__name__}")
+            self._running.mark_error(exc_type)
         self.stop()
 
     def step(self) -> None:

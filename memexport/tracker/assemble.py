@@ -15,11 +15,14 @@ from memexport.tracker.categories import Categories
 from memexport.tracker.chunk import Derived, Ints, Positions, Rows
 from memexport.tracker.rows import DEVICE_UNIT, Labels
 from memexport.tracker.spans import PhaseRuns, Steps
+from memexport.tracker.trace_context import ActiveTraces, give_to_markers
 
 Columns = dict[str, npt.NDArray[Any]]
 
 START = "start"
 PEAK = "peak"
+OOM = "oom"
+"""What a source names a MARKER where a request for memory failed."""
 
 
 def _kinds(*kinds: int) -> npt.NDArray[np.bool_]:
@@ -67,6 +70,7 @@ class Assembler:
         self._rank = rank
         self._counters = DeviceCounters(labels, has_counters)
         self._details = CallDetails() if details else None
+        self._traces = ActiveTraces()
         self._categories = Categories(labels)
         self._steps = Steps(labels)
         self._phases = PhaseRuns(labels, [Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER], boundary=True)
@@ -79,7 +83,8 @@ class Assembler:
         """
         parsed = chunk
         columns = self._columns(parsed)
-        columns |= self._counters.columns(parsed)
+        active = self._traces.at(parsed)
+        columns |= self._counters.columns(parsed, active)
         known = self._categories.read(parsed, complete=complete)
         columns |= {"category": known.category, "module": known.module}
         columns["kind"] = np.where(known.anew, np.uint8(rows.ALLOCATION), parsed.kind)
@@ -88,13 +93,18 @@ class Assembler:
         columns["step"], derived = self._steps.read(parsed)
         works = np.flatnonzero(_WORKS[parsed.kind])
         derived += self._recomputations.read(parsed, works) + self._phases.read(parsed, works)
+        if active is not None:
+            of_markers = np.where(parsed.kind == rows.MARKER, active, 0).astype(np.uint32)
+            columns["inputs"] = of_markers | columns.get("inputs", np.uint32(0))
+            give_to_markers(derived, active)
         return self._merge(columns, np.flatnonzero(columns["kind"] <= rows.MARKER), derived)
 
     def last_batch(self, now: int) -> EventBatch:
         """What is only known at the end: phases and the step still open, and each device's "peak"."""
         derived = self._recomputations.close() + self._phases.close() + self._steps.close(now)
         derived += self._counters.peak_markers()
-        left_out = _CONSTANT if self._details is not None else _CONSTANT + _DETAILS
+        left_out = {*_CONSTANT} if self._details is not None else {*_CONSTANT, *_DETAILS}
+        left_out -= {"inputs"} if self._traces.seen else set()
         nothing = {name: np.empty(0, dtype) for name, dtype in COLUMNS.items() if name not in left_out}
         return self._merge(nothing, np.empty(0, np.intp), derived)
 
@@ -189,8 +199,8 @@ class DeviceCounters:
         self._devices: list[_Device] = []
         self._peak_name = labels.tables.strings.intern(PEAK)
 
-    def columns(self, chunk: Rows) -> Columns:
-        """`allocated_bytes`, `active_bytes`, `reserved_bytes`."""
+    def columns(self, chunk: Rows, active: Ints | None) -> Columns:
+        """`allocated_bytes`, `active_bytes`, `reserved_bytes`; `active` are the traceparents of the rows."""
         unknown = np.full((3, len(chunk)), NULLS["allocated_bytes"], np.int64)
         about_device = _ABOUT_DEVICE[chunk.kind]
         several = bool(chunk.device.any())
@@ -200,6 +210,7 @@ class DeviceCounters:
             here = np.flatnonzero(about_device & (chunk.device == index) if several else about_device)
             if len(here):
                 self._fill(self._devices[index], chunk, here, unknown)
+                self._note_peak(self._devices[index], chunk, here, unknown, active)
         allocated, active, reserved = unknown
         return {"allocated_bytes": allocated, "active_bytes": active, "reserved_bytes": reserved}
 
@@ -217,9 +228,10 @@ class DeviceCounters:
             tracked = device.tracked + np.cumsum(size * _SIGN[kind])
             device.tracked = int(tracked[-1])
             counters[0, here] = counters[1, here] = tracked
-        self._note_peak(device, chunk, here, counters)
 
-    def _note_peak(self, device: _Device, chunk: Rows, here: Ints, counters: Ints) -> None:
+    def _note_peak(
+        self, device: _Device, chunk: Rows, here: Ints, counters: Ints, active: Ints | None
+    ) -> None:
         at = int(here[counters[0, here].argmax()])
         if counters[0, at] <= device.peak:
             return
@@ -237,4 +249,5 @@ class DeviceCounters:
             "module": int(chunk.module[at]),
             "phase": int(chunk.phase[at]),
             "thread": int(chunk.thread[at]),
+            "inputs": 0 if active is None else int(active[at]),
         }

@@ -32,6 +32,7 @@ from memexport.tracker.storages import (
     storage_of,
     tensors_in,
 )
+from memexport.tracker.trace_context import TraceReader
 
 log = logging.getLogger("memexport")
 
@@ -95,6 +96,7 @@ class Capture:
         running: the modules and optimizers that are running.
         storages: what is alive, and on which devices.
         claims: says what storages are for.
+        trace: looks for the OpenTelemetry span that is active.
         on_optimizer_step: called with an optimizer after its step.
         failed: the error that stopped the capture before its time, None if there was none.
     """
@@ -105,6 +107,7 @@ class Capture:
         self.running = Running(labels, self.log_bytes.extend)
         self.storages = Storages(labels, self.running, self.log_bytes, fake=fake)
         self.claims = Claims(labels, self.running, self.storages, self.log_bytes)
+        self.trace = TraceReader(labels, self.log_bytes.extend)
         self.on_optimizer_step: Callable[[torch.optim.Optimizer], None] | None = None
         self.failed: Exception | None = None
         self._operators: dict[int, _Operator] = {}
@@ -186,7 +189,9 @@ class Capture:
     # ---- hooks
 
     def _module_starts(self, module: nn.Module, args: Any) -> None:
-        if graph_task() == NO_TASK and not self.running.thread().frames:
+        thread = self.running.thread()
+        if graph_task() == NO_TASK and not thread.frames:
+            self.trace.read(thread.context)
             self.claims.model(module, self.running.tree.enter(module, ()))
             self.claims.inputs(args)
         self.running.module_starts(module)
@@ -209,6 +214,7 @@ class Capture:
             self.claims.tensors([buffer], Category.BUFFER, None)
 
     def _optimizer_starts(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+        self.trace.read(self.running.thread().context)
         self.claims.gradients(optimizer)
         self.running.optimizer_starts()
 
@@ -221,10 +227,19 @@ class Capture:
     def step(self) -> None:
         """Log the end of a training step."""
         context = self.running.step_ends()
+        self.trace.read(context)
         self.log_bytes.extend(rows.ROW.pack(rows.STEP, context, time.perf_counter_ns(), 0, 0))
 
     def mark(self, name: str) -> None:
         """Log a MARKER."""
+        self.trace.read(self.running.thread().context)
+        self._log_marker(name)
+
+    def mark_error(self, name: str) -> None:
+        """Log a MARKER of an error that has left all the spans it was raised in: the last one known counts."""
+        self._log_marker(name)
+
+    def _log_marker(self, name: str) -> None:
         code = self.labels.code(rows.MARKER, name)
         context = self.running.thread().context
         self.log_bytes.extend(rows.ROW.pack(code, context, time.perf_counter_ns(), 0, 0))
@@ -240,6 +255,7 @@ class Capture:
         clock, current_task = time.perf_counter_ns, graph_task
         pack_two, next_number = rows.TWO_ROWS.pack, storages.next_number
         tensor_type, new_ref, released = torch.Tensor, StorageRef, storages.released
+        trace = self.trace
 
         def dispatch(
             _mode: _DispatchMode, func: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -256,8 +272,10 @@ class Capture:
             began = clock()
             try:
                 result = operator.call(*args, **kwargs) if kwargs else operator.call(*args)
-            except BaseException:
+            except BaseException as error:
                 push(pack(operator.code, context, began, clock(), thread.net))
+                if isinstance(error, torch.OutOfMemoryError):
+                    trace.read(context, or_stay=True)  # the engine's threads are in no span
                 raise
             ended = clock()
             try:

@@ -19,6 +19,7 @@ of our own, no per-event Python object, 32 bytes a row until the drain thread ta
     CATEGORY      when          bytes         storage id    the storage turned out to be of this category
     MEMORY        when          bytes         0             what the CPU's allocator gave, or (< 0) took back;
                                                             0: until then, it has told everything
+    TRACE         when          text id       0             the OpenTelemetry span from here on; 0: none
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ IGNORED: Final = 11
 DETAILS: Final = 12
 CATEGORY: Final = 13
 MEMORY: Final = 14
+TRACE: Final = 15
 
 # A code is kind + device × 16 + label × 1024: the hot path adds these, the drain thread takes them apart.
 DEVICE_UNIT: Final = 16
@@ -101,6 +103,11 @@ class Labels:
         if context is None:
             context = self._add_context(key)
         return context
+
+    def text(self, text: str) -> int:
+        """The number of a text that is no name; these may grow with the running time."""
+        with self._growing:
+            return self.tables.strings.intern(text)
 
     def _add_label(self, key: tuple[str | None, Category]) -> int:
         name, category = key

@@ -23,7 +23,7 @@ from memexport.analysis.summary import Summary, SummaryFold
 from memexport.exporters import Exporter
 from memexport.model import Category, Device, EventBatch, RecordingEnd, RecordingInfo, Tables
 from memexport.tracker import counters
-from memexport.tracker.assemble import START, Assembler
+from memexport.tracker.assemble import OOM, START, Assembler
 from memexport.tracker.capture import Capture
 from memexport.tracker.coverage import PeakCoverage
 from memexport.tracker.details import Details
@@ -95,6 +95,7 @@ class Session:
         self._assembling = threading.Lock()
         self._folding = threading.Lock()
         self._stopping = False
+        self._ooms = 0
         self._leading_optimizer: weakref.ref[torch.optim.Optimizer] | None = None
 
     def start(
@@ -141,6 +142,12 @@ class Session:
     def mark(self, name: str) -> None:
         """Put a MARKER here."""
         self._capture.mark(name)
+
+    def mark_error(self, error: type[BaseException]) -> None:
+        """Put a MARKER here: an error ends the recording."""
+        is_oom = issubclass(error, torch.OutOfMemoryError)
+        self._ooms += is_oom
+        self._capture.mark_error(OOM if is_oom else f"exception: {error.__name__}")
 
     def summary(self) -> Summary:
         """Everything until now, summed up."""
@@ -214,6 +221,7 @@ class Session:
         highest = {name: bytes_["total"] for name, bytes_ in self._fold.usage("peak").items()}
         warnings += self._coverage.warnings(real, highest)
         retries, ooms = counters.retries_and_ooms(real)
+        ooms = max(ooms or 0, self._ooms) if self._ooms else ooms
         end = RecordingEnd(tuple(warnings), self._export.dropped_events, retries, ooms)
         return end if self._estimation is None else self._estimation.complete(end)
 

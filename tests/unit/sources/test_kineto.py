@@ -504,8 +504,8 @@ def test_memexports_own_chrome_trace_is_refused_with_the_reason(tmp_path):
         (b'{"traceEvents": []}', False),
         (b'[{"ph": "X", "traceEvents": 1}]', False),
         (b'{"kind": "marker", "time_unix_ns": 1}\n', False),
-        (gzip.compress(b'{"schemaVersion": 1, "deviceProperties": []'), True),
-        (gzip.compress(b"nothing of the kind"), False),
+        (gzip.compress(b'{"schemaVersion": 1, "deviceProperties": []', mtime=0), True),
+        (gzip.compress(b"nothing of the kind", mtime=0), False),
         (b"\x1f\x8b\x08 damaged", False),
     ],
 )
