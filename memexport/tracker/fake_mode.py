@@ -105,6 +105,10 @@ class SimulatedTensors(FakeTensorMode):  # type: ignore[no-untyped-call]  # torc
             self._keep_values(result, func, args, kwargs)
         return result
 
+    def __deepcopy__(self, _memo: object) -> SimulatedTensors:
+        """The same: a copied tensor takes its attributes along, and its mode is one of them."""
+        return self
+
     def forget(self, *tensors: torch.Tensor) -> None:
         """Drop the converter's weak references to these tensors, which would keep them from being swapped."""
         memo = self.fake_tensor_converter.meta_converter.tensor_memo

@@ -454,3 +454,15 @@ def test_tensors_that_outlive_their_simulation_do_not_end_the_process() -> None:
     result = model(model.weight)
     result.sum().backward()
     assert result.device.type == model.weight.grad.device.type == "cuda"
+
+
+def test_copied_modules_belong_to_the_same_simulation() -> None:
+    """`nn.TransformerEncoder` copies its layer; a copy of the mode would keep its own references to tensors."""
+
+    def train() -> torch.device:
+        model = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 3).cuda()
+        result = model(torch.ones(2, 4, 16, device="cuda"))
+        result.sum().backward()
+        return result.device
+
+    assert on_cuda(train) == torch.device("cuda", 0)
