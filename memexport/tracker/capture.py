@@ -236,7 +236,7 @@ class Capture:
         self._log_marker(name)
 
     def mark_error(self, name: str) -> None:
-        """Log a MARKER of an error that has left all the spans it was raised in: the last one known counts."""
+        """Log a MARKER of an error that has left all spans it was raised in: the last one known counts."""
         self._log_marker(name)
 
     def _log_marker(self, name: str) -> None:

@@ -457,7 +457,7 @@ def test_tensors_that_outlive_their_simulation_do_not_end_the_process() -> None:
 
 
 def test_copied_modules_belong_to_the_same_simulation() -> None:
-    """`nn.TransformerEncoder` copies its layer; a copy of the mode would keep its own references to tensors."""
+    """`nn.TransformerEncoder` copies its layer. A copied mode would have its own references."""
 
     def train() -> torch.device:
         model = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 3).cuda()
