@@ -39,14 +39,16 @@ def run(
     shapes: bool = False,
     stacks: bool = False,
     otlp: bool = False,
+    otlp_traces: bool = False,
     simulation: Mapping[str, Any] | None = None,
     report: Callable[[str], None] = log.warning,
 ) -> int:
     """Run `target` (a script or module name, then its arguments) and record into `outputs`.
 
     `shapes` and `stacks` record each operator's arguments and Python code too. `otlp` exports metrics to
-    OpenTelemetry besides. `simulation` runs the program on simulated tensors: what a `Tracker` takes with
-    `fake`. If it runs out of its budget, `report` is told where.
+    OpenTelemetry besides, `otlp_traces` metrics and the steps as spans. `simulation` runs the program on
+    simulated tensors: what a `Tracker` takes with `fake`. If it runs out of its budget, `report` is told
+    where.
 
     What the program sees (`sys.argv`, `sys.path`, `__main__`) and shows (tracebacks, exit code) is what plain
     python gives. A program that never imports torch leaves no output.
@@ -63,9 +65,16 @@ def run(
         _check(Path(output), overwrite=overwrite)
     if not as_module and not os.path.exists(target[0]):  # noqa: PTH110 - it may be a zip or folder; any path
         raise UsageError(f"can't open file {target[0]!r}: no such file")
-    if otlp:
+    if otlp or otlp_traces:
         _check_opentelemetry()
-    tracking = _Tracking(outputs, shapes=shapes, stacks=stacks, otlp=otlp, simulation=simulation)
+    tracking = _Tracking(
+        outputs,
+        shapes=shapes,
+        stacks=stacks,
+        otlp=otlp or otlp_traces,
+        otlp_traces=otlp_traces,
+        simulation=simulation,
+    )
     hook = _AfterTorch(tracking.start)
     sys.meta_path.insert(0, hook)
     try:
@@ -90,6 +99,7 @@ class _Tracking:
         shapes: bool,
         stacks: bool,
         otlp: bool,
+        otlp_traces: bool,
         simulation: Mapping[str, Any] | None,
     ) -> None:
         # The program may change folders.
@@ -97,6 +107,7 @@ class _Tracking:
         self._shapes = shapes
         self._stacks = stacks
         self._otlp = otlp
+        self._otlp_traces = otlp_traces
         self._simulation = {} if simulation is None else {"fake": True, **simulation}
         self._tracker: Tracker | None = None
 
@@ -108,7 +119,7 @@ class _Tracking:
             if self._otlp:
                 from memexport.exporters.otel import OTelExporter
 
-                self._outputs.append(OTelExporter())
+                self._outputs.append(OTelExporter(traces=self._otlp_traces))
             self._tracker = Tracker(
                 exporters=self._outputs,
                 step_at_optimizer=True,

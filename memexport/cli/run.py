@@ -37,6 +37,11 @@ from memexport.cli.terminal import say, say_written
     " the MeterProvider of the program.",
 )
 @click.option(
+    "--otlp-traces",
+    is_flag=True,
+    help="As --otlp, and export each training step as a span with its memory.",
+)
+@click.option(
     "--fake",
     is_flag=True,
     help="Estimate: run on simulated tensors, which take no memory. Nothing is computed.",
@@ -73,6 +78,7 @@ def command(
     shapes: bool,
     stacks: bool,
     otlp: bool,
+    otlp_traces: bool,
     fake: bool,
     device: str | None,
     world_size: int | None,
@@ -91,7 +97,7 @@ def command(
     if not fake and any(value is not None for value in simulation.values()):
         raise click.UsageError("--device, --world-size and --budget need --fake")
     written = list(outputs)
-    if not written and not otlp:
+    if not written and not (otlp or otlp_traces):
         written.append(default_output(target[0], module=module))
     # The script may change the working directory.
     paths = [Path(output).absolute() for output in written]
@@ -103,7 +109,8 @@ def command(
         overwrite=force,
         shapes=shapes,
         stacks=stacks,
-        otlp=otlp,
+        otlp=otlp or otlp_traces,
+        otlp_traces=otlp_traces,
         simulation={**simulation, "fake_value": fake_value} if fake else None,
         report=lambda sentence: say(f"memexport: {sentence}"),
     )

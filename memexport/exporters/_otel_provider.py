@@ -35,7 +35,7 @@ log = logging.getLogger("memexport")
 
 SHUTDOWN_S: Final = 5.0
 """The longest that the end of a recording waits for the last metrics to arrive."""
-_FAILING_S: Final = 1.0
+FAILING_S: Final = 1.0
 """The longest that it waits where the metrics before did not arrive."""
 _ENDING_S: Final = 1.0
 """How long a thread has to end when nothing keeps it any more."""
@@ -53,6 +53,11 @@ def application_provider() -> metrics.MeterProvider | None:
 
     provider = metrics.get_meter_provider()
     return None if isinstance(provider, _ProxyMeterProvider) else provider
+
+
+def is_disabled() -> bool:
+    """Whether the environment has turned the SDK off."""
+    return os.environ.get(variables.OTEL_SDK_DISABLED, "").strip().lower() == "true"
 
 
 class OwnProvider:
@@ -90,7 +95,7 @@ class OwnProvider:
         if os.getpid() != self._pid:
             return
         if self._is_failing:
-            timeout_s = min(timeout_s, _FAILING_S)
+            timeout_s = min(timeout_s, FAILING_S)
         try:
             self.provider.shutdown(timeout_millis=timeout_s * 1000)
         except Exception as error:  # of whichever exporter
@@ -153,7 +158,7 @@ class _Watched(MetricExporter):
 
 def _exporters() -> Iterator[tuple[MetricExporter, Callable[[], None]]]:
     """Those that the environment names, and what aborts each; none if it has turned the SDK off."""
-    if os.environ.get(variables.OTEL_SDK_DISABLED, "").strip().lower() == "true":
+    if is_disabled():
         return
     for name in (os.environ.get(OTEL_METRICS_EXPORTER) or "otlp").split(","):
         match name.strip():
@@ -224,14 +229,14 @@ class SharedProvider:
             flush(own.provider, timeout_s)
 
 
-def flush(provider: Any, timeout_s: float) -> None:
+def flush(provider: Any, timeout_s: float, signal: str = "metrics") -> None:
     """Have a provider export what it has, at most for so long; its exporters may take longer."""
 
     def force_flush() -> None:
         try:
-            provider.force_flush(timeout_millis=timeout_s * 1000)
+            provider.force_flush(timeout_millis=int(timeout_s * 1000))
         except Exception as error:  # of whichever exporter
-            log.warning("memexport: the last metrics may not have been exported: %s", error)
+            log.warning("memexport: the last %s may not have been exported: %s", signal, error)
 
     if not hasattr(provider, "force_flush"):
         return
@@ -241,7 +246,7 @@ def flush(provider: Any, timeout_s: float) -> None:
     thread.join(timeout_s)
     if thread.is_alive():
         waited = time.monotonic() - began
-        log.warning("memexport: the last metrics were not exported within %.0f s", waited)
+        log.warning("memexport: the last %s were not exported within %.0f s", signal, waited)
 
 
 SHARED: Final = SharedProvider()

@@ -14,10 +14,12 @@ from typing import Final
 
 LOGGERS: Final = (
     "opentelemetry.exporter.otlp.proto.http.metric_exporter",
+    "opentelemetry.exporter.otlp.proto.http.trace_exporter",
     "opentelemetry.exporter.otlp.proto.grpc.exporter",
     "opentelemetry.exporter.otlp.common.http",
+    "opentelemetry.sdk._shared_internal",
 )
-"""Where the OTLP exporters log."""
+"""Where the OTLP exporters log, and the queue before them."""
 
 
 class _KeptBack(logging.Filter):

@@ -63,13 +63,13 @@ class Sender(Protocol):
         ...
 
 
-def protocol_of_environment() -> str:
-    """What `OTEL_EXPORTER_OTLP_METRICS_PROTOCOL` or `OTEL_EXPORTER_OTLP_PROTOCOL` say, else http/protobuf.
+def protocol_of_environment(of_signal: str = variables.OTEL_EXPORTER_OTLP_METRICS_PROTOCOL) -> str:
+    """What the signal's own variable or `OTEL_EXPORTER_OTLP_PROTOCOL` say, else http/protobuf.
 
     Raises:
         UsageError: it is none that there is.
     """
-    names = (variables.OTEL_EXPORTER_OTLP_METRICS_PROTOCOL, variables.OTEL_EXPORTER_OTLP_PROTOCOL)
+    names = (of_signal, variables.OTEL_EXPORTER_OTLP_PROTOCOL)
     protocol = next((value for name in names if (value := os.environ.get(name, "").strip())), HTTP)
     if protocol not in PROTOCOLS:
         raise UsageError(

@@ -121,9 +121,7 @@ def encode_slices(slices: Slices) -> bytes:
 def encode_instants(instants: Instants) -> bytes:
     """One instant for each row."""
     shape = (
-        (instants.size_bytes != UNKNOWN_SIZE)
-        | (instants.source != 0) << 1
-        | (instants.traceparent != 0) << 2
+        (instants.size_bytes != UNKNOWN_SIZE) | (instants.source != 0) << 1 | (instants.traceparent != 0) << 2
     )
     blocks = ((rows, wire.records(len(rows), _instant(instants.at(rows)))) for rows in alike(shape))
     return joined(instants.time_ns, blocks)

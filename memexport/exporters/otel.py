@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,11 +15,13 @@ from memexport.model import EventBatch, EventKind, RecordingEnd, RecordingInfo, 
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
+    from opentelemetry.trace import TracerProvider
 
     from memexport.exporters._otel_feed import Feed
     from memexport.exporters._otel_instruments import Instruments
     from memexport.exporters._otel_provider import OwnProvider
     from memexport.exporters._otel_snapshot import Tallied
+    from memexport.exporters._otel_spans import StepSpans
 
 log = logging.getLogger("memexport")
 
@@ -45,6 +48,8 @@ class OTelExporter:
         top_modules: modules with series of their own, at most 50: the first to come, the largest first. The
             rest are "other".
         shutdown_timeout: seconds that the end of a recording waits for the last metrics to arrive.
+        traces: export each training step as a span too, with its memory, and its phases as spans in it.
+        tracer_provider: where these go; None: as for metrics, the application's or one of the environment.
 
     Raises:
         UsageError: OpenTelemetry is not installed, or an option is out of its range.
@@ -57,8 +62,15 @@ class OTelExporter:
         top_modules: int = 50,
         *,
         shutdown_timeout: float = 5.0,
+        traces: bool = False,
+        tracer_provider: TracerProvider | None = None,
     ) -> None:
         check_installed()
+        self._has_traces = traces or tracer_provider is not None
+        self._is_tracing = False
+        self._tracer_provider = tracer_provider
+        self._tables = Tables()
+        self._spans: StepSpans | None = None
         self._provider = meter_provider
         self._options = FoldOptions(module_depth, top_modules)
         self._shutdown_timeout_s = shutdown_timeout
@@ -73,12 +85,15 @@ class OTelExporter:
         """Begin to add up. Nothing is exported before the first operator."""
         from memexport.exporters._otel_feed import Feed
 
-        self._info = info
+        self._info, self._tables = info, tables
         self._is_connected = False
+        self._is_tracing = self._has_traces
         self._feed = Feed(info, tables, self._options, self._record)
 
     def write(self, batch: EventBatch) -> None:
         """Add a batch up; it is exported when metrics are next collected."""
+        if self._is_tracing:
+            self._trace(batch)
         if self._feed is not None:
             self._feed.add(batch)
             if not self._is_connected and (batch.kind == EventKind.OPERATOR).any():
@@ -102,6 +117,19 @@ class OTelExporter:
     def abort(self) -> None:
         """Stop to export; what was not exported yet gets a moment."""
         self._finish(_ABORT_S)
+
+    def _trace(self, batch: EventBatch) -> None:
+        """Export the steps of a batch as spans; what goes wrong is logged, once."""
+        try:
+            if self._spans is None and self._info is not None:
+                from memexport.exporters._otel_spans import StepSpans
+
+                self._spans = StepSpans(self._info, self._tables, self._tracer_provider)
+            if self._spans is not None:
+                self._spans.add(batch)
+        except Exception as error:  # the training must not end for it
+            self._is_tracing = False
+            log.warning("memexport: no more spans are exported: %s", error)
 
     def _connect(self) -> None:
         """Find the provider and feed its instruments; what is wrong with the environment is logged."""
@@ -133,6 +161,14 @@ class OTelExporter:
             self._instruments.record(tallied)
 
     def _finish(self, timeout_s: float) -> None:
+        spans, self._spans = self._spans, None
+        if spans is not None:
+            began = time.monotonic()
+            spans.close(timeout_s)
+            timeout_s = max(_ABORT_S, timeout_s - (time.monotonic() - began))
+        self._finish_metrics(timeout_s)
+
+    def _finish_metrics(self, timeout_s: float) -> None:
         used, self._used = self._used, None
         own, self._own = self._own, None
         instruments, self._feed = self._instruments, None

@@ -106,7 +106,12 @@ class PhaseRuns:
             began = int(chunk.time[begin]) - 1
             run = _Run(Phase(int(shown[first])), began, ended, self._step)
             derived += self._go_on(int(threads[first]), run, begin - 1)
-            self._step += int(np.count_nonzero(is_step[first : last + 1]))
+            if is_step[first : last + 1].any():
+                # In the other threads too: the engine's run nothing else that would end their backward.
+                row = int(works[first + int(is_step[first : last + 1].argmax())]) - 1
+                derived += [self._span(row, of, open_) for of, open_ in self._open.items()]
+                self._open.clear()
+                self._step += int(np.count_nonzero(is_step[first : last + 1]))
         return derived
 
     def close(self) -> list[Derived]:

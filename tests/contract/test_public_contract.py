@@ -44,6 +44,7 @@ OPTIONS = {
         "--shapes",
         "--stacks",
         "--otlp",
+        "--otlp-traces",
         "--fake",
         "--device",
         "--world-size",
@@ -312,7 +313,14 @@ def test_the_help_imports_neither_torch_nor_opentelemetry():
 
 def test_the_opentelemetry_exporter_takes_these_arguments():
     parameters = inspect.signature(memexport.OTelExporter).parameters
-    assert list(parameters) == ["meter_provider", "module_depth", "top_modules", "shutdown_timeout"]
+    assert list(parameters) == [
+        "meter_provider",
+        "module_depth",
+        "top_modules",
+        "shutdown_timeout",
+        "traces",
+        "tracer_provider",
+    ]
 
 
 def test_the_drop_in_trackers_have_the_names_and_members_of_torchs():

@@ -193,6 +193,7 @@ def test_run_leaves_everything_after_the_script_to_the_script(memexport_cli, lau
                 "shapes": False,
                 "stacks": False,
                 "otlp": False,
+                "otlp_traces": False,
                 "simulation": None,
             },
         )
@@ -207,7 +208,7 @@ def test_run_leaves_everything_after_the_script_to_the_script(memexport_cli, lau
 def test_run_takes_a_module_as_python_does(memexport_cli, launched):
     memexport_cli("run", "--force", "--shapes", "--stacks", "-o", "a.memx", "-m", "pkg.train", "-m", "x")
     options = {"outputs": ["a.memx"], "overwrite": True, "shapes": True, "stacks": True, "otlp": False}
-    options["simulation"] = None
+    options |= {"otlp_traces": False, "simulation": None}
     assert launched == [(["pkg.train", "-m", "x"], {"as_module": True, **options})]
 
 

@@ -242,13 +242,20 @@ def test_a_failed_request_says_how_much_was_asked_for_and_where(load_trace: Load
     stack = made.tables.stacks.intern([made.tables.strings.intern("/src/train.py:10:main")])
     made.marker("oom", 5, device=0, size_bytes=2**33, stack=stack)
     made.marker("checkpoint", 7)
+    made.marker(
+        "traced",
+        8,
+        inputs=made.tables.strings.intern("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
+    )
     processor = load_trace(made.write(everything, tmp_path / "oom.pftrace"))
     found = processor.query(
         "SELECT name, extract_arg(arg_set_id, 'debug.bytes') AS bytes, "
-        "extract_arg(arg_set_id, 'debug.source') AS source FROM slice "
-        "WHERE ts IN (5, 7) AND name IN ('oom', 'checkpoint') ORDER BY ts"
+        "extract_arg(arg_set_id, 'debug.source') AS source, "
+        "extract_arg(arg_set_id, 'debug.traceparent') AS traceparent FROM slice "
+        "WHERE ts IN (5, 7, 8) AND name IN ('oom', 'checkpoint', 'traced') ORDER BY ts"
     )
     assert [tuple(row.values()) for row in found] == [
-        ("oom", 2**33, "/src/train.py:10:main"),
-        ("checkpoint", None, None),
+        ("oom", 2**33, "/src/train.py:10:main", None),
+        ("checkpoint", None, None, None),
+        ("traced", None, None, "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
     ]

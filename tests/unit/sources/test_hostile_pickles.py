@@ -8,24 +8,24 @@ import sys
 
 import pytest
 from hostile_pickles import PROTO, bombs, forbidden_operations, hostile, nested_laughs, text
+from peak_memory import PEAK_BYTES
 
 from memexport import pipeline
 from memexport.errors import InputError
 from memexport.model import Tables
 from memexport.sources._snapshot_pickle import read_snapshot
 
-PEAK_OF_READING = """
-import contextlib, pathlib, resource, sys
+PEAK_OF_READING = f"""{PEAK_BYTES}
+import contextlib, pathlib
 from memexport.errors import InputError
 from memexport.model import Tables
 from memexport.sources._snapshot_pickle import read_snapshot
-peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-before = peak()
+before = peak_bytes()
 for path in sys.argv[1:]:
     with contextlib.suppress(InputError):
         read_snapshot(pathlib.Path(path), Tables())
         sys.exit(path)
-print(peak() - before)
+print(peak_bytes() - before)
 """
 
 NAMES = sorted(hostile("true"))

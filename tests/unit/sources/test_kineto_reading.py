@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kineto_traces import ALIVE, TORCH_2_13, call, memory, trace
+from peak_memory import PEAK_BYTES
 
 from memexport.errors import InputError
 from memexport.model import EventBatch
@@ -299,9 +300,10 @@ def test_mending_leaves_valid_json_as_it_is(value):
 
 def test_memory_does_not_grow_with_the_file(tmp_path):
     code = (
-        "import resource, sys\nfrom memexport.sources.kineto import KinetoSource\n"
+        f"{PEAK_BYTES}\n"
+        "from memexport.sources.kineto import KinetoSource\n"
         "source = KinetoSource(sys.argv[1])\n"
-        "print(sum(map(len, source.batches())), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+        "print(sum(map(len, source.batches())), peak_bytes())"
     )
     times, peaks = random.Random(0), []
     for megabytes in (20, 80):
@@ -316,5 +318,5 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
         printed = subprocess.run(
             [sys.executable, "-c", code, path], capture_output=True, check=True, timeout=60
         )
-        peaks.append(int(printed.stdout.split()[1]) * (1 if sys.platform == "darwin" else 1024))
+        peaks.append(int(printed.stdout.split()[1]))
     assert peaks[1] < peaks[0] + 20 * 10**6

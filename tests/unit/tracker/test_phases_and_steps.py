@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from recorded import operators, record
 from torch import nn
 
 import memexport
-from memexport.model import EventKind, Phase
+from memexport.model import EventKind, Phase, Tables
+from memexport.tracker import rows
+from memexport.tracker.chunk import Rows
+from memexport.tracker.rows import Labels
+from memexport.tracker.spans import PhaseRuns
 
 
 def two_steps(model: nn.Module, optimizer: torch.optim.Optimizer, tracker: memexport.Tracker) -> None:
@@ -175,3 +180,26 @@ def test_what_autograd_gives_back_is_released_in_backward_and_in_its_module() ->
     }
     released = [e for e in events if e.kind is EventKind.RELEASE and e.address in activations]
     assert [(e.name, e.phase, e.module) for e in released] == [("aten.relu.default", Phase.BACKWARD, "1")]
+
+
+def test_a_backward_in_a_thread_of_the_engines_own_ends_with_its_step() -> None:
+    labels = Labels(Tables())
+    operator = labels.code(rows.OPERATOR, "aten.mm.default")
+    forward = labels.context(None, Phase.FORWARD, "main")
+    backward = labels.context(None, Phase.BACKWARD, "engine")
+    logged = b""
+    for step in range(3):
+        for number, context in enumerate((forward, backward)):
+            began = 1000 * (step + 1) + 100 * number
+            logged += rows.ROW.pack(operator, context, began, began + 50, 0)
+        logged += rows.ROW.pack(rows.STEP, forward, 1000 * (step + 1) + 200, 0, 0)
+    phases = PhaseRuns(labels, [Phase.FORWARD, Phase.BACKWARD], boundary=False)
+    chunk = Rows.parse(logged, labels)
+    found = [d.values for d in phases.read(chunk, np.arange(len(chunk)))]
+    assert phases.close() == []
+    of_backward = [v for v in found if v["phase"] == Phase.BACKWARD]
+    assert [(v["step"], v["time_unix_ns"], v["duration_ns"]) for v in of_backward] == [
+        (0, 1099, 51),
+        (1, 2099, 51),
+        (2, 3099, 51),
+    ]
