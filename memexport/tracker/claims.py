@@ -21,8 +21,9 @@ from memexport.tracker.running import Running
 from memexport.tracker.storages import StorageRef, Storages, storage_of, tensors_in
 
 _CATEGORY_AFTER_RELEASE: Final = rows.CATEGORY - rows.RELEASE
+
 # Who may say what a storage is for: a later one overrules an earlier one, but none of its own line.
-_CLAIMS = {
+_CLAIMS: Final = {
     int(category): place
     for place, line in enumerate(
         (
@@ -44,7 +45,7 @@ COLLECTIVES: Final = {
 }
 """What the output and the input of an operator are for."""
 
-_SHARDED = {
+_SHARDED: Final = {
     Category.PARAMETER: Category.SHARDED_PARAMETER,
     Category.GRADIENT: Category.SHARDED_GRADIENT,
 }
