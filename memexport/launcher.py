@@ -36,18 +36,15 @@ def run(
     as_module: bool,
     outputs: Sequence[str],
     overwrite: bool,
-    shapes: bool = False,
-    stacks: bool = False,
     otlp: bool = False,
     otlp_traces: bool = False,
-    simulation: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
     report: Callable[[str], None] = log.warning,
 ) -> int:
     """Run `target` (a script or module name, then its arguments) and record into `outputs`.
 
-    `shapes` and `stacks` record each operator's arguments and Python code too. `otlp` exports metrics to
-    OpenTelemetry besides, `otlp_traces` metrics and the steps as spans. `simulation` runs the program on
-    simulated tensors: what a `Tracker` takes with `fake`. If it runs out of its budget, `report` is told
+    `otlp` exports metrics to OpenTelemetry besides, `otlp_traces` metrics and the steps as spans. `options`
+    are keyword arguments of the `Tracker`. If a simulated program runs out of its budget, `report` is told
     where.
 
     What the program sees (`sys.argv`, `sys.path`, `__main__`) and shows (tracebacks, exit code) is what plain
@@ -69,11 +66,9 @@ def run(
         _check_opentelemetry()
     tracking = _Tracking(
         outputs,
-        shapes=shapes,
-        stacks=stacks,
         otlp=otlp or otlp_traces,
         otlp_traces=otlp_traces,
-        simulation=simulation,
+        options=options or {},
     )
     hook = _AfterTorch(tracking.start)
     sys.meta_path.insert(0, hook)
@@ -96,19 +91,15 @@ class _Tracking:
         self,
         outputs: Sequence[str],
         *,
-        shapes: bool,
-        stacks: bool,
         otlp: bool,
         otlp_traces: bool,
-        simulation: Mapping[str, Any] | None,
+        options: Mapping[str, Any],
     ) -> None:
         # The program may change folders.
         self._outputs: list[Path | Exporter] = [Path(output).absolute() for output in outputs]
-        self._shapes = shapes
-        self._stacks = stacks
         self._otlp = otlp
         self._otlp_traces = otlp_traces
-        self._simulation = {} if simulation is None else {"fake": True, **simulation}
+        self._options = options
         self._tracker: Tracker | None = None
 
     def start(self) -> None:
@@ -120,13 +111,7 @@ class _Tracking:
                 from memexport.exporters.otel import OTelExporter
 
                 self._outputs.append(OTelExporter(traces=self._otlp_traces))
-            self._tracker = Tracker(
-                exporters=self._outputs,
-                step_at_optimizer=True,
-                record_shapes=self._shapes,
-                record_stacks=self._stacks,
-                **self._simulation,
-            ).start()
+            self._tracker = Tracker(exporters=self._outputs, step_at_optimizer=True, **self._options).start()
         except MemexportError as error:
             log.warning("memexport does not record: %s", error)
 

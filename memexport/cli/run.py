@@ -31,6 +31,14 @@ from memexport.cli.terminal import say, say_written
 @click.option("--shapes", is_flag=True, help="Record dtypes and shapes of every operator's tensors too.")
 @click.option("--stacks", is_flag=True, help="Record the Python code that called each operator too.")
 @click.option(
+    "--capture",
+    type=click.Choice(["operators", "allocator"]),
+    default="operators",
+    show_default=True,
+    help="What to take for allocated on the CPU: what operators return, or, slower, all that the allocator"
+    " gives, also inside of operators.",
+)
+@click.option(
     "--otlp",
     is_flag=True,
     help="Export metrics while it runs, to the collector that OTEL_EXPORTER_OTLP_ENDPOINT names, or through"
@@ -77,6 +85,7 @@ def command(
     force: bool,
     shapes: bool,
     stacks: bool,
+    capture: str,
     otlp: bool,
     otlp_traces: bool,
     fake: bool,
@@ -96,6 +105,11 @@ def command(
     simulation = {"device": device, "world_size": world_size, "budget": budget}
     if not fake and any(value is not None for value in simulation.values()):
         raise click.UsageError("--device, --world-size and --budget need --fake")
+    if fake and capture == "allocator":
+        raise click.UsageError("--capture allocator asks an allocator, and --fake has none")
+    options: dict[str, object] = {"record_shapes": shapes, "record_stacks": stacks, "capture": capture}
+    if fake:
+        options |= {"fake": True, **simulation, "fake_value": fake_value}
     written = list(outputs)
     if not written and not (otlp or otlp_traces):
         written.append(default_output(target[0], module=module))
@@ -107,11 +121,9 @@ def command(
         as_module=module,
         outputs=written,
         overwrite=force,
-        shapes=shapes,
-        stacks=stacks,
         otlp=otlp or otlp_traces,
         otlp_traces=otlp_traces,
-        simulation={**simulation, "fake_value": fake_value} if fake else None,
+        options=options,
         report=lambda sentence: say(f"memexport: {sentence}"),
     )
     for path, state in zip(paths, before, strict=True):

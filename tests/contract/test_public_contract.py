@@ -43,6 +43,7 @@ OPTIONS = {
         "--force",
         "--shapes",
         "--stacks",
+        "--capture",
         "--otlp",
         "--otlp-traces",
         "--fake",

@@ -190,11 +190,9 @@ def test_run_leaves_everything_after_the_script_to_the_script(memexport_cli, lau
                 "as_module": False,
                 "outputs": ["a.memx", "b.pftrace"],
                 "overwrite": False,
-                "shapes": False,
-                "stacks": False,
                 "otlp": False,
                 "otlp_traces": False,
-                "simulation": None,
+                "options": {"record_shapes": False, "record_stacks": False, "capture": "operators"},
             },
         )
     ]
@@ -206,10 +204,35 @@ def test_run_leaves_everything_after_the_script_to_the_script(memexport_cli, lau
 
 
 def test_run_takes_a_module_as_python_does(memexport_cli, launched):
-    memexport_cli("run", "--force", "--shapes", "--stacks", "-o", "a.memx", "-m", "pkg.train", "-m", "x")
-    options = {"outputs": ["a.memx"], "overwrite": True, "shapes": True, "stacks": True, "otlp": False}
-    options |= {"otlp_traces": False, "simulation": None}
-    assert launched == [(["pkg.train", "-m", "x"], {"as_module": True, **options})]
+    flags = ("--force", "--shapes", "--stacks", "--capture", "allocator", "--otlp-traces")
+    memexport_cli("run", *flags, "-o", "a.memx", "-m", "pkg.train", "-m", "x")
+    ((target, given),) = launched
+    assert target == ["pkg.train", "-m", "x"]
+    assert given == {
+        "as_module": True,
+        "outputs": ["a.memx"],
+        "overwrite": True,
+        "otlp": True,
+        "otlp_traces": True,
+        "options": {"record_shapes": True, "record_stacks": True, "capture": "allocator"},
+    }
+
+
+def test_run_passes_on_what_is_to_be_simulated(memexport_cli, launched):
+    memexport_cli("run", "--fake", "--device", "cuda", "--budget", "1GiB", "train.py")
+    options = launched[0][1]["options"]
+    assert options == {
+        "record_shapes": False,
+        "record_stacks": False,
+        "capture": "operators",
+        "fake": True,
+        "device": "cuda",
+        "world_size": None,
+        "budget": 2**30,
+        "fake_value": 1.0,
+    }
+    assert memexport_cli("run", "--budget", "1GiB", "train.py").exit_code == 2
+    assert memexport_cli("run", "--fake", "--capture", "allocator", "train.py").exit_code == 2
 
 
 def test_run_names_its_output_after_the_script_and_the_process(memexport_cli, launched, tmp_path):
