@@ -48,7 +48,9 @@ class Tracker:
             is recognised, given or not.
         exporters: where to write while recording: paths (the suffix says the format; an existing file is
             replaced) or objects like `memexport.exporters.Exporter`. None at all is fine: `summary` works.
-        flush_interval: seconds between writes; at most this much is lost when the process is killed.
+        flush_interval: seconds between writes. An event waits up to as long again, until its forward or
+            backward is over and it is known what was temporary; so twice this may be lost when the process
+            is killed.
         step_at_optimizer: end a step after each `step()` of the first optimizer that runs, for programs that
             cannot call `tracker.step()`.
         record_shapes: also record dtype and shape of each operator's tensor arguments.
