@@ -93,7 +93,7 @@ class DrainThread:
     Args:
         log_bytes: the log; other threads append to it at any time.
         take: turns a chunk of whole rows into something useful. Called from one thread at a time.
-        flush_interval: seconds; at most this much is lost when the process is killed.
+        flush_interval: the most seconds that a row stays in the log.
     """
 
     def __init__(self, log_bytes: bytearray, take: Callable[[bytes], None], flush_interval: float) -> None:
