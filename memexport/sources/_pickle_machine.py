@@ -10,6 +10,7 @@ Operations: https://github.com/python/cpython/blob/3.13/Lib/pickletools.py
 from __future__ import annotations
 
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
@@ -58,7 +59,7 @@ _GLOBALS: Final = {("collections", "defaultdict"): DEFAULTDICT, ("builtins", "in
 Operation = Callable[[Any], None]
 
 
-class Machine:
+class Machine(ABC):
     """Runs a pickle of protocol 2 to 5 and gives what is left on the stack at its end.
 
     A subclass sets `operations`, and keeps the memo.
@@ -215,9 +216,9 @@ class Machine:
         """Put a new tuple onto the stack."""
         self.push(tuple(values))
 
+    @abstractmethod
     def make_dict(self) -> None:
         """EMPTY_DICT."""
-        raise NotImplementedError
 
     def set_item(self) -> None:
         """SETITEM."""
@@ -250,25 +251,25 @@ class Machine:
         """Set items of the dict."""
         target.update(zip(keys, values, strict=True))
 
+    @abstractmethod
     def memoize(self) -> None:
         """MEMOIZE."""
-        raise NotImplementedError
 
     def put(self, layout: struct.Struct) -> None:
         """BINPUT and LONG_BINPUT."""
         self.remember(self.number(layout))
 
+    @abstractmethod
     def remember(self, index: int) -> None:
         """Keep the topmost value in the memo. A memo never has more entries than there were objects."""
-        raise NotImplementedError
 
     def get(self, layout: struct.Struct) -> None:
         """BINGET and LONG_BINGET. Not counted as a new object: it must not make room in the memo."""
         self.stack.append(self.recall(self.number(layout)))
 
+    @abstractmethod
     def recall(self, index: int) -> object:
         """What the memo holds."""
-        raise NotImplementedError
 
     def named_global(self) -> None:
         """GLOBAL."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from array import array
 from typing import Any
 
@@ -10,7 +11,7 @@ from memexport.sources._snapshot_memo import STACK, Settled
 from memexport.sources._snapshot_values import Items, Misfit, Record, now, shown
 
 
-class Collector:
+class Collector(ABC):
     """Stands for a list of the pickle. What is put into it becomes a row.
 
     Attributes:
@@ -36,8 +37,9 @@ class Collector:
             raise self.builder.wrong(f"{self.name}[{self.count}]", str(misfit)) from None
         self.count += 1
 
+    @abstractmethod
     def _take(self, item: Any) -> None:
-        raise NotImplementedError
+        """Make a row of the item."""
 
     def check_end(self, rows: int) -> None:
         """Whether the list's rows are the last of all, so that one can be added."""

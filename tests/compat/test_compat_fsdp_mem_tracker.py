@@ -7,15 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as distributed
+import torch.distributed._tools.fsdp2_mem_tracker as theirs_module
+import torch.distributed.fsdp as fsdp
+import torch.testing._internal.distributed.fake_pg as fake_pg
 from side_by_side import Checkpointed, Snapshots, by_module, cpu, snapshots_of
 from torch import nn
 
 from memexport import compat
-
-distributed = pytest.importorskip("torch.distributed")
-fsdp = pytest.importorskip("torch.distributed.fsdp")
-theirs_module = pytest.importorskip("torch.distributed._tools.fsdp2_mem_tracker")
-fake_pg = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
 
 TRACKERS: dict[str, Any] = {"torch": theirs_module.FSDPMemTracker, "memexport": compat.FSDPMemTracker}
 

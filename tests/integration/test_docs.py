@@ -27,14 +27,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-
-pytest.importorskip("torch")
-pytest.importorskip("opentelemetry.sdk")
-pytest.importorskip("rotel")
-yaml = pytest.importorskip("yaml")
-
-from rotel_collector import free_port, wait_until  # noqa: E402 - it needs the packages above
-from test_readme import SCRIPT  # noqa: E402
+import yaml
+from rotel_collector import free_port, wait_until
+from test_readme import SCRIPT
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs").glob("*.md"))

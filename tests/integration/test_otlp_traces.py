@@ -8,10 +8,6 @@ import subprocess
 import sys
 
 import pytest
-
-pytest.importorskip("rotel")
-pytest.importorskip("opentelemetry.sdk")
-
 from rotel_collector import AGENT, SECONDS, _listens, free_port, wait_until
 
 SCRIPT = """

@@ -80,7 +80,6 @@ def test_the_value_of_what_is_read_can_be_chosen(tmp_path: Path) -> None:
 
 
 def test_a_script_of_one_rank_of_many_runs_alone(tmp_path: Path) -> None:
-    pytest.importorskip("torch.distributed")
     script = """
 import os, torch, torch.distributed as dist
 from torch.distributed.fsdp import fully_shard

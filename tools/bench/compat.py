@@ -15,26 +15,14 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from capture import CountingMode, EmptyMode
 from torch.distributed._tools import mem_tracker, mod_tracker
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import memexport
 from memexport import compat
 from memexport.demo import SmallTransformer, training_step
 
 TARGET = "compat MemTracker ≤ 1.5 × memexport.Tracker, ≤ 0.15 × torch MemTracker"
-
-
-class EmptyMode(TorchDispatchMode):
-    """Does nothing but count operators."""
-
-    operators = 0
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        self.operators += 1
-        return func(*args, **(kwargs or {}))
 
 
 def main() -> None:
@@ -55,7 +43,7 @@ def main() -> None:
 
     for _ in range(5):
         step()
-    with EmptyMode() as counting:
+    with CountingMode() as counting:
         step()
 
     def registered(tracker: Any) -> Any:

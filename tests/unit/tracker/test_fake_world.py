@@ -7,16 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 import memexport
 from memexport.errors import UsageError
 
-dist = pytest.importorskip("torch.distributed")
-pytestmark = [
-    pytest.mark.skipif(not dist.is_available(), reason="this torch has no torch.distributed"),
-    pytest.mark.filterwarnings("ignore"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore")
 WIDTH, LAYERS = 256, 4
 
 

@@ -10,15 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
 from recorded import CollectingExporter
 from torch import nn
 
 import memexport
 from memexport.model import EventBatch, EventKind
-
-pytest.importorskip("opentelemetry.sdk")
-from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
 
 TRACER = TracerProvider(shutdown_on_exit=False).get_tracer("tests")
 ONE_STEP = """
