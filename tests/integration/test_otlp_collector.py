@@ -263,6 +263,24 @@ def expected(recording, tmp_path):
     return series_in(requests_in_file(path))
 
 
+def test_convert_pushes_the_same_points(recording, expected, collector, sink, environment):
+    """`convert --to otlp` is `push`; of what chooses a part of a recording it takes what resumes."""
+    done = CliRunner().invoke(
+        main,
+        [
+            *("convert", str(recording), "--to", "otlp", "--interval", "10ms"),
+            *("--endpoint", collector.url("http/protobuf")),
+        ],
+    )
+    assert done.exit_code == 0, done.output
+    collector.stop()
+    assert series_in(sink.requests) == expected
+    for part in (("--until", "5ms"), ("--device", "cpu"), ("--min-bytes", "1KiB")):
+        refused = CliRunner().invoke(main, ["convert", str(recording), "--to", "otlp", *part])
+        assert refused.exit_code == 2
+        assert "takes no part of a recording" in refused.output
+
+
 def push(recording, *options):
     """`memexport push`."""
     return CliRunner().invoke(main, ["push", str(recording), "--interval", "10ms", *options])
