@@ -27,7 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 import memexport
 from memexport.errors import OutputError, UsageError
-from memexport.model import EventBatch, EventKind
+from memexport.model import EventBatch, EventKind, RecordingEnd
 from memexport.tracker import stream
 
 
@@ -463,3 +463,20 @@ def test_higher_order_operators_run() -> None:
         result = torch.cond(torch.tensor(True), lambda x: x.sin(), lambda x: x.cos(), (torch.zeros(3),))
     assert result.sum() == 0
     assert tracker.summary().to_dict()["warnings"] == []
+
+
+def test_an_exporter_of_live_recordings_can_ask_what_the_end_would_say_now() -> None:
+    """Retries, failed requests and dropped events are known while training runs."""
+
+    class Watching(CollectingExporter):
+        def watch(self, progress: Callable[[], RecordingEnd]) -> None:
+            self.progress = progress
+
+    exporter = Watching()
+    with memexport.Tracker(exporters=[exporter]) as tracker:
+        torch.ones(4).sum()
+        assert exporter.progress().dropped_events == 0
+        tracker._running._export.dropped_events = 3
+        assert exporter.progress().dropped_events == 3
+    assert exporter.finished is not None
+    assert exporter.finished.dropped_events == 3
