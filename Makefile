@@ -23,10 +23,10 @@ lint: .venv/dev.installed
 
 # Each prints its own table; run them on a quiet machine.
 bench: .venv/dev.installed
-	for bench in capture exact compat archive exporters summary memory startup fake snapshot kineto merge otlp; do \
+	for bench in capture exact compat archive exporters summary memory startup fake snapshot kineto merge otlp plot; do \
 	  echo "== $$bench"; $(BIN)/python tools/bench/$$bench.py || exit 1; done
 
-# The pictures of the README, taken in the real Perfetto UI (needs Chromium).
+# The pictures of the README and the docs, taken in the real Perfetto UI and browser (needs Chromium).
 pictures: .venv/dev.installed
 	$(BIN)/python tools/pictures.py
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from memexport.analysis.selection import Selection
+    from memexport.comparison import diff
     from memexport.errors import InputError, MemexportError, OutputError, UsageError
     from memexport.exporters.otel import OTelExporter
     from memexport.model import Category, EventBatch, EventKind, Phase, RecordingInfo
@@ -33,6 +34,7 @@ _HOMES = {
     "Tracker": "memexport.tracker",
     "UsageError": "memexport.errors",
     "convert": "memexport.pipeline",
+    "diff": "memexport.comparison",
     "open": "memexport.pipeline",
 }
 
@@ -51,6 +53,7 @@ __all__ = [
     "Tracker",
     "UsageError",
     "convert",
+    "diff",
     "open",
 ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 
 class MemexportError(Exception):
@@ -17,6 +18,12 @@ class MemexportError(Exception):
     hint: str | None = None
 
 
+def _show_in_traceback(error: MemexportError) -> None:
+    """Let Python show the hint below the message, where nobody catches the error."""
+    if error.hint:
+        error.add_note(f"({error.hint})")
+
+
 class UsageError(MemexportError):
     """The call asks for something that does not exist or contradicts itself."""
 
@@ -25,6 +32,11 @@ class UsageError(MemexportError):
     def __init__(self, what: str, hint: str | None = None) -> None:
         super().__init__(what)
         self.hint = hint
+        _show_in_traceback(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled with all that it says, to come back from another process."""
+        return type(self), (str(self), self.hint)
 
 
 class _FileError(MemexportError):
@@ -41,6 +53,11 @@ class _FileError(MemexportError):
         self.what = what
         self.hint = hint
         super().__init__(": ".join(part for part in (self.path, where, what) if part))
+        _show_in_traceback(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled with all that it says, to come back from another process."""
+        return type(self), (self.path, self.where, self.what, self.hint)
 
 
 class InputError(_FileError):

@@ -24,7 +24,6 @@ from memexport import registry
 from memexport.errors import MemexportError, OutputError, UsageError
 
 if TYPE_CHECKING:
-    from memexport.exporters import Exporter
     from memexport.tracker import Tracker
 
 log = logging.getLogger("memexport")
@@ -96,7 +95,7 @@ class _Tracking:
         options: Mapping[str, Any],
     ) -> None:
         # The program may change folders.
-        self._outputs: list[Path | Exporter] = [Path(output).absolute() for output in outputs]
+        self._outputs = [Path(output).absolute() for output in outputs]
         self._otlp = otlp
         self._otlp_traces = otlp_traces
         self._options = options
@@ -105,13 +104,18 @@ class _Tracking:
     def start(self) -> None:
         """Begin to record. On an error the program goes on without."""
         from memexport.tracker import Tracker
+        from memexport.tracker.outputs import archive_limit, exporter_at
 
+        options = dict(self._options)
         try:
+            # Not as paths: what is in braces in their names stands for itself by now.
+            limit = archive_limit(options.pop("max_bytes", None), self._outputs)
+            exporters = [exporter_at(path, limit) for path in self._outputs]
             if self._otlp:
                 from memexport.exporters.otel import OTelExporter
 
-                self._outputs.append(OTelExporter(traces=self._otlp_traces))
-            self._tracker = Tracker(exporters=self._outputs, step_at_optimizer=True, **self._options).start()
+                exporters.append(OTelExporter(traces=self._otlp_traces))
+            self._tracker = Tracker(exporters=exporters, step_at_optimizer=True, **options).start()
         except MemexportError as error:
             log.warning("memexport does not record: %s", error)
 

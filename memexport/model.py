@@ -349,6 +349,7 @@ class RecordingInfo:
         start_time_unix_ns: when recording began.
         devices: what the column `device` indexes. Grows with the stream, like the tables.
         options: the recorder's settings, as text.
+        rank_names: what to call the process of a rank in a picture; archives do not keep it.
         unknown_fields: fields of the archive's header that this version does not know, as protobuf bytes:
             kept so that a copy loses nothing.
     """
@@ -370,6 +371,7 @@ class RecordingInfo:
     python_version: str | None = None
     command_line: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
+    rank_names: Mapping[int, str] = field(default_factory=dict)
     unknown_fields: bytes = b""
 
 

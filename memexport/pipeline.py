@@ -7,14 +7,16 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from memexport import registry, remote
 from memexport.analysis.module_memory import ModuleMemory, ModuleMemoryFold
 from memexport.analysis.selection import Selection
 from memexport.analysis.summary import Summary, SummaryFold
+from memexport.analysis.timeline import Timeline
+from memexport.analysis.timeline_fold import TimelineFold
 from memexport.errors import InputError, UsageError
-from memexport.exporters import Exporter
+from memexport.exporters import Exporter, _dataframes
 from memexport.exporters.destination import (
     Destination,
     FileDestination,
@@ -26,6 +28,14 @@ from memexport.sources import Source
 from memexport.sources.copied import CopiedSource, copy_of, naming
 from memexport.sources.merged import MergedSource
 from memexport.sources.selected import SelectedSource
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+    import pyarrow
+
+    from memexport.plot.inline import InlinePage
+    from memexport.plot.page import PageTheme
 
 StrPath = str | os.PathLike[str]
 Progress = Callable[[int, float | None], None]
@@ -79,6 +89,17 @@ class Recording:
             fold.add(batch)
         return fold.result(self.end())
 
+    def timeline(self, progress: Progress | None = None) -> Timeline:
+        """Read the whole recording, and fold it into what pictures show: see `memexport.plot`.
+
+        Raises:
+            InputError: the file is damaged in a way that reading cannot go on from.
+        """
+        fold = TimelineFold(self.info, self.tables)
+        for batch in _watched(self, progress):
+            fold.add(batch)
+        return fold.result(self.end())
+
     def modules(self, progress: Progress | None = None) -> tuple[ModuleMemory, ...]:
         """Read the whole recording, and say what each module did to memory: in forward, backward, recompute.
 
@@ -90,6 +111,33 @@ class Recording:
             fold.add(batch)
         return fold.result()
 
+    def to_arrow(self) -> pyarrow.Table:
+        """Every event as a row of an Arrow table: the columns of a Parquet file, its metadata too.
+
+        Raises:
+            UsageError: pyarrow is not installed.
+            InputError: the file is damaged in a way that reading cannot go on from.
+        """
+        return _dataframes.arrow_table(self.info, self.tables, self.batches(), self.end)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Every event as a row: categories for texts, integers that may be missing.
+
+        Raises:
+            UsageError: pandas or pyarrow is not installed.
+            InputError: the file is damaged in a way that reading cannot go on from.
+        """
+        return _dataframes.pandas_frame(self.to_arrow())
+
+    def to_polars(self) -> polars.DataFrame:
+        """Every event as a row, with categories for texts.
+
+        Raises:
+            UsageError: polars or pyarrow is not installed.
+            InputError: the file is damaged in a way that reading cannot go on from.
+        """
+        return _dataframes.polars_frame(self.to_arrow())
+
     def select(self, selection: Selection) -> Recording:
         """A part of this recording, which stays open: closing either closes both.
 
@@ -98,6 +146,23 @@ class Recording:
             InputError: the file is damaged before the range that is selected.
         """
         return Recording(self.path, SelectedSource(self._source, selection), self.name)
+
+    def plot(self, *, theme: PageTheme = "auto", height: int = 720) -> InlinePage:
+        """Read the whole recording, and draw it over time, to explore in a notebook.
+
+        Raises:
+            InputError: the file is damaged in a way that reading cannot go on from.
+        """
+        from memexport.plot.inline import InlinePage
+        from memexport.plot.page import render_page
+
+        return InlinePage(render_page(self.timeline(), theme=theme), height)
+
+    def _repr_html_(self) -> str:
+        """How a notebook shows it; the file is not read for that."""
+        from memexport.analysis.notebook import recording_html
+
+        return recording_html(self.name, self.info)
 
     def close(self) -> None:
         """Give the file back. Calling it twice does nothing."""

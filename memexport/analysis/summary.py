@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 
-from memexport.analysis.breakdown import (
-    ModuleBytes,
-    OperatorBytes,
-    by_category,
-    by_module,
-    by_operator,
-)
-from memexport.analysis.live import Allocations
-from memexport.analysis.place_fold import Counter, FailedRequest, Moment, PlaceFold
+from memexport.analysis.advice import Advice, advise
+from memexport.analysis.breakdown import by_category
+from memexport.analysis.device_summary import TOP, DeviceSummary, device_summary, live_at
+from memexport.analysis.growth import DeviceGrowth, StepSamples
+from memexport.analysis.imbalance import Imbalance, PhasePeaks, RankPeak, compare
+from memexport.analysis.place_fold import PlaceFold
 from memexport.analysis.places import Place, place_names, split_by_place
-from memexport.analysis.stacks import StackBytes, Stacks
+from memexport.analysis.step_ends import StepEnds
 from memexport.analysis.totals import Marker, OperatorTotal, Totals
 from memexport.model import (
     Clock,
@@ -30,60 +27,12 @@ from memexport.model import (
     Tables,
 )
 
-TOP: Final = 20
-"""How many operators and modules a summary lists."""
-
-
-@dataclass(frozen=True)
-class CounterSummary:
-    """A device counter in bytes: at the start, its maximum from there on, and last."""
-
-    start: int
-    peak: int
-    end: int
-
-
-@dataclass(frozen=True)
-class DeviceSummary:
-    """One device of one rank.
-
-    Attributes:
-        allocated: with `active` and `reserved`, the device's counters; None for one that is not known.
-        peak_time_unix_ns: when `allocated` first reached its peak; with `peak_operator`, `peak_module` and
-            `peak_phase`, the event at which it did. None for what is not known.
-        categories_at_peak: bytes by category at that event, largest first. They add up to the peak: what no
-            allocation explains is "unattributed".
-        modules_at_peak: the `TOP` modules by bytes at that event.
-        operators_at_peak: the `TOP` operators by what they allocated of that.
-        fragmentation_at_peak: the bytes that were reserved but not active after that event: free, but in
-            pieces that may be too small, or rounded away. None where a counter is not known.
-        stacks_at_peak: the `TOP` stacks by bytes at that event; empty if no stack is known.
-        failed_requests: the first ones that the device had no memory for.
-        reserved_at_peak: the counter after that event. With `code_at_peak` only for the report, not in the
-            JSON.
-        code_at_peak: like `stacks_at_peak`, by the innermost frames of the user's own code.
-    """
-
-    allocated: CounterSummary | None
-    active: CounterSummary | None
-    reserved: CounterSummary | None
-    peak_time_unix_ns: int | None
-    peak_operator: str | None
-    peak_module: str | None
-    peak_phase: str | None
-    categories_at_peak: Mapping[str, int]
-    modules_at_peak: tuple[ModuleBytes, ...]
-    operators_at_peak: tuple[OperatorBytes, ...]
-    fragmentation_at_peak: int | None
-    stacks_at_peak: tuple[StackBytes, ...]
-    failed_requests: tuple[FailedRequest, ...]
-    reserved_at_peak: int | None
-    code_at_peak: tuple[StackBytes, ...]
+_NO_POSITIONS: Final = np.empty(0, np.intp)
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What a recording comes to. `str()` gives a report of 80 columns, `to_dict` the public JSON.
+    """What a recording comes to: `str()` gives a report of 80 columns, `to_dict` the public JSON.
 
     Attributes:
         steps: how many different steps there were.
@@ -92,6 +41,14 @@ class Summary:
         top_operators: the `TOP` (operator, module, phase) by the sum of their net changes.
         markers: the first 1000.
         alloc_retries: with `ooms`, None where it is not known.
+        growth: by device, what grew from step to step; None where there are too few steps to say. The rule
+            is in `memexport.analysis.growth`. In the JSON, "growth" is `{device: {"steps_compared",
+            "bytes_per_step", "rises", "first_bytes", "last_bytes", "suspicious", "modules": [{"module",
+            "bytes_per_step", "rises", "first_bytes", "last_bytes"}]}}`, or null for a device.
+        advice: what to try next, where the figures support it; what saves most comes first. In the JSON,
+            "advice" is `[{"topic", "device", "bytes", "text", "modules": [{"module", "bytes"}]}]`.
+        ranks: how the ranks compare, by type of device ("cuda"); empty, and not in the JSON, unless there are
+            several.
     """
 
     format: str
@@ -109,17 +66,30 @@ class Summary:
     alloc_retries: int | None
     ooms: int | None
     warnings: tuple[str, ...]
+    growth: Mapping[str, DeviceGrowth | None]
+    advice: tuple[Advice, ...]
+    ranks: Mapping[str, Imbalance]
 
     def to_dict(self) -> dict[str, Any]:
         """What `memexport summary --json` prints: its keys are frozen, unknown values are None."""
-        fields = asdict(self)
+        devices = {name: replace(device, live_at_peak=()) for name, device in self.devices.items()}
+        fields = asdict(replace(self, devices=devices, growth={}, ranks={}))
+        del fields["ranks"]
+        if self.ranks:
+            fields["ranks"] = {name: found.to_dict() for name, found in self.ranks.items()}
+        fields["growth"] = {name: found and found.to_dict() for name, found in self.growth.items()}
+        fields["advice"] = [{**one, "modules": list(one["modules"])} for one in fields["advice"]]
         for name in ("top_operators", "markers", "warnings"):
             fields[name] = list(fields[name])
         for device in fields["devices"].values():
-            del device["reserved_at_peak"], device["code_at_peak"]
+            del device["reserved_at_peak"], device["code_at_peak"], device["live_at_peak"]
             for name in ("modules_at_peak", "operators_at_peak", "stacks_at_peak", "failed_requests"):
                 device[name] = list(device[name])
-            for row in (*device["stacks_at_peak"], *device["failed_requests"]):
+            for request in device["failed_requests"]:
+                for name in ("modules", "operators", "stacks"):
+                    request[name] = list(request[name])
+            stacks = [row for request in device["failed_requests"] for row in request["stacks"]]
+            for row in (*device["stacks_at_peak"], *device["failed_requests"], *stacks):
                 row["stack"] = row["stack"] and list(row["stack"])
         return fields
 
@@ -127,6 +97,18 @@ class Summary:
         from memexport.analysis.report import render_text
 
         return render_text(self)
+
+    def to_markdown(self) -> str:
+        """The report as GitHub Markdown, for an issue or a pull request."""
+        from memexport.analysis.summary_markdown import render_markdown
+
+        return render_markdown(self)
+
+    def _repr_html_(self) -> str:
+        """How a notebook shows it."""
+        from memexport.analysis.notebook import summary_html
+
+        return summary_html(self)
 
 
 class SummaryFold:
@@ -146,6 +128,9 @@ class SummaryFold:
         self._totals = Totals(tables)
         self._places: dict[Place, PlaceFold] = {}
         self._started_ranks: set[int] = set()
+        self._step_ends = StepEnds(tables.strings)
+        several = info.rank is None and (info.world_size or 1) > 1
+        self._phase_peaks = PhasePeaks() if several else None
 
     def add(self, batch: EventBatch) -> None:
         """Take the next batch."""
@@ -165,7 +150,10 @@ class SummaryFold:
     def result(self, end: RecordingEnd) -> Summary:
         """What has been added so far comes to, with what the recording's end has to say."""
         totals, names = self._totals, place_names(list(self._places), self._info)
-        devices = {name: self._device(self._places[place]) for place, name in names.items()}
+        devices = {name: device_summary(self._places[place], self._tables) for place, name in names.items()}
+        growth = {
+            name: self._places[place].steps.growth(self._tables.strings, TOP) for place, name in names.items()
+        }
         return Summary(
             format=self._info.format,
             schema_version=self._info.schema_version,
@@ -182,6 +170,9 @@ class SummaryFold:
             alloc_retries=end.alloc_retries,
             ooms=end.ooms,
             warnings=(*end.warnings, *self._warnings(end, devices)),
+            growth=growth,
+            advice=advise(self._info.format, devices, growth, end.alloc_retries),
+            ranks=compare(self._rank_peaks(names, devices)),
         )
 
     def usage(self, which: str) -> dict[str, dict[str, int]]:
@@ -199,7 +190,7 @@ class SummaryFold:
             fold = self._places[place]
             allocated = fold.counters["allocated"]
             peak = which == "peak"
-            live = _live_at(fold.peak) if peak else fold.live.live()
+            live = live_at(fold.peak) if peak else fold.live.live()
             total = allocated.peak if peak else allocated.end
             categories = by_category(live, total)
             usage[name] = {**categories, "total": sum(categories.values()) if total is None else total}
@@ -224,8 +215,28 @@ class SummaryFold:
         return fold
 
     def _add_to_places(self, batch: EventBatch) -> None:
+        ends: dict[int, Column] = {}
+        for rank, positions, is_first in self._step_ends.read(batch):
+            ends[rank] = positions
+            if is_first:
+                self._forget_steps(rank)
+        concerned = set()
         for place, positions in split_by_place(batch):
-            self._place(place).add(batch, positions)
+            of_rank = ends.get(place.rank, _NO_POSITIONS)
+            # Steps that ended before the first event of a place are none of its own.
+            own = of_rank if place in self._places else of_rank[of_rank > positions[0]]
+            self._place(place).add(batch, positions, own)
+            if self._phase_peaks is not None:
+                self._phase_peaks.add(place, batch, positions)
+            concerned.add(place)
+        for place in self._places.keys() - concerned:
+            if place.rank in ends:
+                self._places[place].add(batch, _NO_POSITIONS, ends[place.rank])
+
+    def _forget_steps(self, rank: int) -> None:
+        for place, fold in self._places.items():
+            if place.rank == rank:
+                fold.steps = StepSamples()
 
     def _without_peak_markers(self, batch: EventBatch) -> EventBatch:
         peaks = self._markers_called("peak", batch)
@@ -244,27 +255,19 @@ class SummaryFold:
             return np.empty(0, np.int64)
         return np.flatnonzero((batch.kind == EventKind.MARKER) & (batch.name == name_id))
 
-    def _device(self, fold: PlaceFold) -> DeviceSummary:
-        moment, peak = fold.peak, fold.counters["allocated"].peak
-        live = _live_at(moment)
-        stacks = Stacks(live, peak, self._tables)
-        return DeviceSummary(
-            allocated=_counter(fold.counters["allocated"]),
-            active=_counter(fold.counters["active"]),
-            reserved=_counter(fold.counters["reserved"]),
-            peak_time_unix_ns=moment.time_unix_ns if moment else None,
-            peak_operator=moment.operator if moment else None,
-            peak_module=moment.module if moment else None,
-            peak_phase=moment.phase if moment else None,
-            categories_at_peak=by_category(live, peak),
-            modules_at_peak=by_module(live, peak, self._tables.strings)[:TOP],
-            operators_at_peak=by_operator(live, peak, self._tables.strings)[:TOP],
-            fragmentation_at_peak=_unused(moment),
-            stacks_at_peak=stacks.whole(TOP),
-            failed_requests=tuple(fold.failed_requests),
-            reserved_at_peak=moment.reserved_bytes if moment else None,
-            code_at_peak=stacks.own_code(TOP),
-        )
+    def _rank_peaks(
+        self, names: Mapping[Place, str], devices: Mapping[str, DeviceSummary]
+    ) -> Iterator[tuple[str, RankPeak]]:
+        """Each place's peak with its device's type, where both are known."""
+        for place, name in names.items():
+            allocated, phases = devices[name].allocated, self._phase_peaks
+            if allocated is None or place.rank < 0 or place.device >= len(self._info.devices):
+                continue
+            device = devices[name]
+            of_phases = {} if phases is None else phases.of(place)
+            categories = device.categories_at_peak
+            peak = RankPeak(place.rank, name, allocated.peak, device.peak_phase, categories, of_phases)
+            yield self._info.devices[place.device].type, peak
 
     def _warnings(self, end: RecordingEnd, devices: Mapping[str, DeviceSummary]) -> Iterator[str]:
         if end.dropped_events:
@@ -276,21 +279,3 @@ class SummaryFold:
                 yield f"{name}: what is live at the peak takes {excess} bytes more than its counter says"
         if self._totals.markers_left_out:
             yield f"{self._totals.markers_left_out} more markers are not listed"
-
-
-def _live_at(moment: Moment | None) -> Allocations:
-    return moment.live() if moment else Allocations.none()
-
-
-def _unused(moment: Moment | None) -> int | None:
-    """What was reserved but not active; None where that is unknown or the two contradict each other."""
-    if moment is None or moment.active_bytes is None or moment.reserved_bytes is None:
-        return None
-    unused = moment.reserved_bytes - moment.active_bytes
-    return unused if unused >= 0 else None
-
-
-def _counter(counter: Counter) -> CounterSummary | None:
-    if counter.start is None or counter.peak is None or counter.end is None:
-        return None
-    return CounterSummary(counter.start, counter.peak, counter.end)

@@ -27,6 +27,12 @@ def printable(text: str, longest: int = LONGEST_NAME) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def operator_label(name: str) -> str:
+    """An operator as torch.profiler writes it: `aten.addmm.default` becomes `aten::addmm`."""
+    parts = name.split(".")
+    return "::".join(parts[:2]) if len(parts) == 3 and all(parts) else name
+
+
 def human_bytes(count: int) -> str:
     """The count in the largest binary unit that keeps it at 1 or more: "3.14 MiB", "512 B"."""
     if abs(count) < 1024:

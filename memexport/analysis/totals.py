@@ -93,6 +93,24 @@ class OperatorTotals:
         )
 
 
+class StepNumbers:
+    """Different step numbers; `len` says how many. A million one after another take some two megabytes."""
+
+    _BITS: Final = 64
+
+    def __init__(self) -> None:
+        self._seen: dict[int, int] = {}
+
+    def add(self, steps: Column) -> None:
+        """Take numbers from 0."""
+        for step in steps.tolist():
+            block, bit = divmod(step, self._BITS)
+            self._seen[block] = self._seen.get(block, 0) | 1 << bit
+
+    def __len__(self) -> int:
+        return sum(bits.bit_count() for bits in self._seen.values())
+
+
 class Totals:
     """Everything that is counted event by event, whatever the place.
 
@@ -107,7 +125,7 @@ class Totals:
         self.events = 0
         self.markers: list[Marker] = []
         self.markers_left_out = 0
-        self.steps: set[int] = set()
+        self.steps = StepNumbers()
         self.operators = OperatorTotals()
         self._tables = tables
         self._by_kind = np.zeros(256, np.int64)
@@ -146,7 +164,7 @@ class Totals:
         step_id = self._tables.strings.find("step")
         if step_id is not None:
             steps = batch.step[spans][batch.name[spans] == step_id]
-            self.steps.update(steps[steps >= 0].tolist())
+            self.steps.add(steps[steps >= 0])
 
     def _add_markers(self, batch: EventBatch, markers: Column) -> None:
         listed = markers[: MAX_MARKERS - len(self.markers)]

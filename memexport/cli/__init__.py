@@ -12,6 +12,7 @@ import sys
 from typing import Any, Final, NamedTuple
 
 import click
+from click.shell_completion import CompletionItem
 
 import memexport
 from memexport.errors import MemexportError
@@ -34,7 +35,14 @@ COMMANDS: Final = {
     "convert": _Command("memexport.cli.convert", "Write a recording in another format."),
     "push": _Command("memexport.cli.push", "Send a recording's metrics to an OpenTelemetry collector."),
     "summary": _Command("memexport.cli.summary", "Say what used the memory, and when it peaked."),
+    "diff": _Command("memexport.cli.diff", "Say what one recording has more or less of than another."),
+    "check": _Command("memexport.cli.check", "Fail if recordings exceed limits; for CI."),
     "info": _Command("memexport.cli.info", "Say where a recording comes from."),
+    "view": _Command("memexport.cli.view", "Show a recording or a trace in the Perfetto UI."),
+    "query": _Command("memexport.cli.query", "Ask SQL about a recording or a trace."),
+    "plot": _Command("memexport.cli.plot", "Draw a recording: a page to explore, or a picture."),
+    "doctor": _Command("memexport.cli.doctor", "Check this installation, or whether recordings are whole."),
+    "completion": _Command("memexport.cli.completion", "Print a script that completes commands in a shell."),
     "formats": _Command("memexport.cli.formats", "List the formats that can be read and written."),
     "demo": _Command("memexport.cli.demo", "Train a small model under the tracker, and show the result."),
 }
@@ -63,6 +71,15 @@ class _LazyGroup(click.Group):
     ) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, command.help) for name, command in COMMANDS.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The commands that begin so, without importing any, and the options."""
+        found = [
+            CompletionItem(name, help=about.help)
+            for name, about in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

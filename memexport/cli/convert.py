@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, BinaryIO
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
-from memexport.cli.inputs import for_each, opened_together
-from memexport.cli.outputs import STDOUT, Job, make_folder, planned
+from memexport.cli.conversion import Conversion, Written, target, write
+from memexport.cli.files import InputFile
+from memexport.cli.inputs import STDIN, for_each, opened_together
+from memexport.cli.outputs import STDOUT, make_folder, names_folder, planned
 from memexport.cli.progress import progress_bar
 from memexport.cli.push import Duration, Push, push
 from memexport.cli.selecting import selection_options
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @click.command("convert")
-@click.argument("inputs", metavar="INPUT...", nargs=-1, required=True, type=click.Path())
+@click.argument("inputs", metavar="INPUT...", nargs=-1, required=True, type=InputFile())
 @click.option(
     "-o",
     "--output",
@@ -55,6 +58,23 @@ if TYPE_CHECKING:
     help="--to otlp: the time between two points of a series.",
 )
 @click.option("--no-compress", is_flag=True, help="Perfetto: write the trace uncompressed.")
+@click.option(
+    "--by-rank",
+    is_flag=True,
+    help="Parquet: in DIR/, a folder for each rank (rank=3/), which readers take for a column.",
+)
+@click.option(
+    "--engine",
+    type=click.Choice(["local", "dask"]),
+    default="local",
+    show_default=True,
+    help="Where the work is done: here, or as one task per output on a Dask cluster.",
+)
+@click.option(
+    "--scheduler",
+    metavar="ADDRESS",
+    help="--engine dask: the cluster (tcp://host:8786). Default: one of this machine's cores.",
+)
 def command(
     inputs: tuple[str, ...],
     output: str | None,
@@ -65,11 +85,15 @@ def command(
     endpoint: str | None,
     interval_ns: int,
     no_compress: bool,
+    by_rank: bool,
+    engine: str,
+    scheduler: str | None,
     selection: Selection,
 ) -> None:
     """Write recordings in another format: each INPUT beside itself, or in the folder that -o names.
 
-    Several INPUTs and a file after -o: they are the ranks of one run, and merged by time.
+    Several INPUTs and a file after -o: they are the ranks of one run, and merged by time. For a dataset of
+    many ranks: --to parquet --by-rank -o DIR/.
 
     What INPUT is, its content says; - is stdin. `memexport formats` lists what can be read and written.
     INPUT and OUTPUT may be URLs (s3://bucket/run.memx) if fsspec is installed.
@@ -87,15 +111,22 @@ def command(
         options["step_peaks"] = True
     if no_compress:
         options["compress"] = False
+    if by_rank:
+        to = _format_by_rank(output, to)
+        options["partitioned"] = True
+    _check_engine(engine, scheduler, inputs, output)
     jobs = planned(inputs, output, to)
     for job in jobs:
         # Before any input is opened: wrong usage is said once, and nothing is fetched for it.
-        pipeline.exporter_to(_target(job), to=job.to, options=options)
+        pipeline.exporter_to(target(job.output), to=job.to, options=options)
     make_folder(output)
+    conversions = [Conversion(job, force, options, selection, by_rank) for job in jobs]
+    if engine == "dask":
+        return _convert_on_dask(conversions, scheduler)
     if len(jobs) == 1:
-        return _convert(jobs[0], force, options, selection)
-    of = {job.sources[0]: job for job in jobs}
-    sys.exit(for_each(inputs, lambda source: _convert(of[source], force, options, selection)))
+        return _convert(conversions[0])
+    of = {conversion.job.sources[0]: conversion for conversion in conversions}
+    sys.exit(for_each(inputs, lambda source: _convert(of[source])))
 
 
 def _push(inputs: tuple[str, ...], endpoint: str | None, interval_ns: int, selection: Selection) -> int:
@@ -109,16 +140,45 @@ def _push(inputs: tuple[str, ...], endpoint: str | None, interval_ns: int, selec
     return for_each(inputs, lambda name: push(name, what))
 
 
-def _convert(job: Job, force: bool, options: dict[str, object], selection: Selection) -> None:
-    from memexport import pipeline
-
-    with opened_together(job.sources) as whole, progress_bar(f"Converting {whole.name}") as progress:
-        part, target = whole.select(selection), _target(job)
-        end = pipeline.convert(part, target, to=job.to, overwrite=force, options=options, progress=progress)
-    warn(end.warnings)
-    if job.output != STDOUT:
-        say_written(job.output, job.to)
+def _format_by_rank(output: str | None, to: str | None) -> str:
+    """The format's name."""
+    if to not in (None, "parquet"):
+        raise UsageError(f"--by-rank is of Parquet, not of {to}")
+    if output is None or not names_folder(output):
+        raise UsageError("--by-rank writes a folder of folders", hint="-o DIR/ names it")
+    return "parquet"
 
 
-def _target(job: Job) -> str | BinaryIO:
-    return sys.stdout.buffer if job.output == STDOUT else job.output
+def _check_engine(engine: str, scheduler: str | None, inputs: Sequence[str], output: str | None) -> None:
+    if engine != "dask" and scheduler is not None:
+        raise UsageError("--scheduler is of a Dask cluster", hint="--engine dask")
+    if engine == "dask" and (STDIN in inputs or output == STDOUT):
+        raise UsageError("a cluster has neither stdin nor stdout", hint="name files or URLs")
+
+
+def _convert(conversion: Conversion) -> None:
+    sources = conversion.job.sources
+    with opened_together(sources) as whole, progress_bar(f"Converting {whole.name}") as progress:
+        written = write(conversion, whole, progress)
+    _tell(written, conversion.job.to)
+
+
+def _convert_on_dask(conversions: Sequence[Conversion], scheduler: str | None) -> None:
+    from memexport.cli.dask_engine import on_dask
+
+    with progress_bar(f"Converting on Dask, to {len(conversions)} outputs", "done") as progress:
+        outcomes = on_dask(conversions, scheduler, progress)
+    jobs = [conversion.job for conversion in conversions]
+    of = {job.sources[0]: (job, outcome) for job, outcome in zip(jobs, outcomes, strict=True)}
+
+    def tell(source: str) -> None:
+        job, outcome = of[source]
+        _tell(outcome(), job.to)
+
+    sys.exit(for_each(list(of), tell))
+
+
+def _tell(written: Written, to: str | None) -> None:
+    warn(written.warnings)
+    if written.output != STDOUT:
+        say_written(written.output, to)

@@ -39,7 +39,7 @@ def planned(inputs: Sequence[str], output: str | None, to: str | None) -> list[J
     """
     if output == STDOUT:
         jobs = [_to_stdout(inputs, to)]
-    elif output is None or _is_folder(output):
+    elif output is None or (names_folder(output) and not _is_folder_format(to)):
         jobs = list(_named_after(inputs, output, to or _DEFAULT_FORMAT))
     else:
         jobs = [Job(tuple(inputs), output, to)]
@@ -53,9 +53,9 @@ def default_output(source: Path, to: str) -> Path:
     """Beside the input, under its name, with the format's suffix instead of the one that it is known by.
 
     Raises:
-        UsageError: there is no such format.
+        UsageError: there is no such format, or it is not written into a file.
     """
-    suffix = registry.exporter_for("", to).suffixes[0]
+    suffix = _suffix(to)
     known = {s for f in (*registry.sources(), *registry.exporters()) for s in f.suffixes}
     fitting = [s for s in known if source.name.lower().endswith(s) and len(s) < len(source.name)]
     stem = source.name[: -len(max(fitting, key=len))] if fitting else source.name
@@ -68,7 +68,7 @@ def make_folder(output: str | None) -> None:
     Raises:
         OutputError: it cannot be made.
     """
-    if output is None or remote.is_url(output) or not _is_folder(output):
+    if output is None or remote.is_url(output) or not names_folder(output):
         return
     try:
         Path(output).mkdir(exist_ok=True)
@@ -79,7 +79,7 @@ def make_folder(output: str | None) -> None:
 def _to_stdout(inputs: Sequence[str], to: str | None) -> Job:
     if to is None:
         raise UsageError("-o - does not say which format to write", hint="--to FORMAT does")
-    if not registry.exporter_for("", to).suffixes[0].endswith(_TEXT) and sys.stdout.isatty():
+    if not _suffix(to).endswith(_TEXT) and sys.stdout.isatty():
         raise UsageError(
             f"{to} is a binary format, and stdout is a terminal", hint="-o FILE, or a pipe after -o -"
         )
@@ -101,7 +101,19 @@ def _named_after(inputs: Sequence[str], folder: str | None, to: str) -> Iterable
             yield Job((source,), str(Path(folder) / beside.name), to)
 
 
-def _is_folder(output: str) -> bool:
+def _suffix(to: str) -> str:
+    if _is_folder_format(to):
+        raise UsageError(f"{to} is not written into a single file", hint="-o DIR/")
+    return registry.exporter_for("", to).suffixes[0]
+
+
+def _is_folder_format(to: str | None) -> bool:
+    """Whether the format makes its own file in the folder it is given: one that no suffix stands for."""
+    return to is not None and not registry.exporter_for("", to).suffixes
+
+
+def names_folder(output: str) -> bool:
+    """Whether OUTPUT is a folder, not a file: it is one, or ends like one."""
     return output.endswith(("/", os.sep)) or (not remote.is_url(output) and Path(output).is_dir())
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from memexport.analysis.when import parse_when
+from memexport.cli.files import InputFile
 from memexport.cli.inputs import for_each, opened
 from memexport.cli.progress import progress_bar
 from memexport.cli.selecting import Whenever
@@ -151,7 +152,7 @@ def _told(exporter: OtlpExporter) -> str:
 
 
 @click.command("push")
-@click.argument("inputs", metavar="INPUT...", nargs=-1, required=True, type=click.Path())
+@click.argument("inputs", metavar="INPUT...", nargs=-1, required=True, type=InputFile())
 @push_options
 @click.option(
     "--from",

@@ -8,8 +8,12 @@ from pathlib import Path
 
 import click
 
+from memexport.archive_limit import check_limit
 from memexport.cli.sizes import Size
-from memexport.cli.terminal import say, say_written
+from memexport.cli.step_range import StepRange
+from memexport.cli.terminal import say, say_written, warn
+from memexport.ranks import escaped, filled, filled_for_one, this_process
+from memexport.schedule import Schedule
 
 
 @click.command(
@@ -24,8 +28,9 @@ from memexport.cli.terminal import say, say_written
     "outputs",
     multiple=True,
     type=click.Path(),
-    help="A file to write, in the format that its suffix says; may be given several times."
-    " Default: memexport-SCRIPT.PID.memx, or nothing with --otlp.",
+    help="A file to write, in the format that its suffix says; may be given several times. {rank},"
+    " {local_rank}, {host} and {pid} are filled in. Default: memexport-SCRIPT.PID.memx, or nothing with"
+    " --otlp.",
 )
 @click.option("--force", is_flag=True, help="Replace files that exist.")
 @click.option("--shapes", is_flag=True, help="Record dtypes and shapes of every operator's tensors too.")
@@ -37,6 +42,34 @@ from memexport.cli.terminal import say, say_written
     show_default=True,
     help="What to take for allocated on the CPU: what operators return, or, slower, all that the allocator"
     " gives, also inside of operators.",
+)
+@click.option(
+    "--every",
+    type=click.IntRange(min=2),
+    metavar="N",
+    help="Record 1 step in N in detail, beginning with step 0; of the others, when they ended.",
+)
+@click.option(
+    "--window", type=click.IntRange(min=1), metavar="N", help="With --every: N steps one after another."
+)
+@click.option(
+    "--steps",
+    type=StepRange(),
+    multiple=True,
+    help="Record only steps from A up to but without B in detail; may be given several times. A step ends"
+    " with a step of the first optimizer.",
+)
+@click.option(
+    "--max-size",
+    type=Size(),
+    help="How large a .memx file may become (500MiB): it keeps the first and the last of the recording, and"
+    " counts what it leaves out.",
+)
+@click.option(
+    "--oom",
+    metavar="FOLDER",
+    help="If memory runs out, write the last events and who held the memory there. Without -o, nothing else"
+    " is recorded, which costs less. Default: what MEMEXPORT_OOM says.",
 )
 @click.option(
     "--otlp",
@@ -86,6 +119,11 @@ def command(
     shapes: bool,
     stacks: bool,
     capture: str,
+    every: int | None,
+    window: int | None,
+    steps: tuple[tuple[int, int], ...],
+    max_size: int | None,
+    oom: str | None,
     otlp: bool,
     otlp_traces: bool,
     fake: bool,
@@ -108,11 +146,28 @@ def command(
     if fake and capture == "allocator":
         raise click.UsageError("--capture allocator asks an allocator, and --fake has none")
     options: dict[str, object] = {"record_shapes": shapes, "record_stacks": stacks, "capture": capture}
+    schedule = Schedule.of(every, window, steps or None)
+    if schedule is not None and (fake or capture == "allocator"):
+        raise click.UsageError("--every and --steps leave out what --fake and --capture allocator need")
+    if schedule is not None:
+        options |= {"every": every, "window": window, "steps": steps or None}
     if fake:
         options |= {"fake": True, **simulation, "fake_value": fake_value}
-    written = list(outputs)
-    if not written and not (otlp or otlp_traces):
+    is_possible = not fake and capture != "allocator"
+    if oom and not is_possible:
+        raise click.UsageError("--oom needs the default capture, without --fake")
+    if is_possible:
+        oom = oom or os.environ.get("MEMEXPORT_OOM")
+    if oom:
+        filled(oom, this_process())
+        # The script may change the working directory.
+        options |= {"on_oom": os.path.join(escaped(os.getcwd()), oom)}  # noqa: PTH109, PTH118 - it has placeholders
+    written = [_named(output) for output in outputs]
+    if not written and not (otlp or otlp_traces or oom):
         written.append(default_output(target[0], module=module))
+    if max_size is not None:
+        check_limit(max_size, written)
+        options |= {"max_bytes": max_size}
     # The script may change the working directory.
     paths = [Path(output).absolute() for output in written]
     before = [_state(path) for path in paths]
@@ -135,9 +190,20 @@ def command(
 
 
 def default_output(target: str, *, module: bool) -> str:
-    """In the working directory, with the process id: a second run must not stop at the file of the first."""
-    stem = target if module else Path(target).stem
-    return f"memexport-{stem}.{os.getpid()}.memx"
+    """In the working directory, with the process id: a second run must not stop at the file of the first.
+
+    With the rank too, where there are several.
+    """
+    stem, process = target if module else Path(target).stem, this_process()
+    rank = "-{rank}" if process.has_others else ""
+    return filled(f"memexport-{escaped(stem)}{rank}.{{pid}}.memx", process)
+
+
+def _named(output: str) -> str:
+    """The name with its placeholders filled; if it had to get the rank, that is said."""
+    name, changed = filled_for_one(output, this_process())
+    warn([changed] if changed else [])
+    return name
 
 
 def _state(path: Path) -> tuple[int, int] | None:

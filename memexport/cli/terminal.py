@@ -6,14 +6,46 @@ import json
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from memexport import registry, remote
 from memexport.analysis.text import human_bytes, printable
 from memexport.errors import MemexportError
 
+if TYPE_CHECKING:
+    from memexport.analysis.page import Style
+
 _LONGEST_LINE: Final = 4_000
 """A line of talk may name several files; the longest path has 4096 bytes."""
+
+_NARROWEST: Final = 40
+"""Tables are not squeezed further."""
+
+
+def page_style() -> Style:
+    """How a page goes to stdout: in the width and colours of a terminal, else plain and 80 columns wide.
+
+    `NO_COLOR` (https://no-color.org), `TERM=dumb` and `COLUMNS` are honoured.
+    """
+    from memexport.analysis.page import WIDE, Style
+
+    blocks = _can_show("█▏")
+    if not sys.stdout.isatty():
+        return Style(blocks=blocks)
+    from rich.console import Console
+
+    console = Console(file=sys.stdout)
+    system = None if console.no_color else console.color_system
+    colours: Any = system if system in ("standard", "256", "truecolor") else None
+    return Style(max(_NARROWEST, min(console.width, WIDE)), colours, blocks)
+
+
+def _can_show(characters: str) -> bool:
+    try:
+        characters.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def answer(text: str) -> None:
@@ -27,10 +59,12 @@ class Answers:
     Args:
         as_json: whether JSON was asked for.
         several: whether there are several INPUTs, be it that only one can be read.
+        as_markdown: whether the text is Markdown, and so an INPUT's name before it.
     """
 
-    def __init__(self, *, as_json: bool, several: bool) -> None:
+    def __init__(self, *, as_json: bool, several: bool, as_markdown: bool = False) -> None:
         self._as_json = as_json
+        self._as_markdown = as_markdown
         self._several = several
         self._objects: list[dict[str, Any]] = []
         self._titles = 0
@@ -41,9 +75,14 @@ class Answers:
             self._objects.append({"path": name, **to_dict()} if self._several else to_dict())
             return
         if self._several:
-            answer(("\n" if self._titles else "") + f"==> {printable(name)} <==")
+            answer(("\n" if self._titles else "") + self._title(name))
             self._titles += 1
         answer(to_text())
+
+    def _title(self, name: str) -> str:
+        from memexport.analysis.markdown import code
+
+        return f"### {code(name)}\n" if self._as_markdown else f"==> {printable(name)} <=="
 
     def finish(self) -> None:
         """Print what had to wait for the last."""
@@ -72,7 +111,9 @@ def say_failure(error: MemexportError, about: str | None = None) -> None:
 
 def say_written(path: str | Path, to: str | None = None) -> None:
     """Name the file that was written, how large it is, and what to do with it next."""
-    size = "" if remote.is_url(path) else f" ({human_bytes(Path(path).stat().st_size)})"
+    size = (
+        "" if remote.is_url(path) or Path(path).is_dir() else f" ({human_bytes(Path(path).stat().st_size)})"
+    )
     hint = registry.exporter_for(path, to).next_step.replace("{path}", str(path))
     say(f"Wrote {path}{size}. {hint}".rstrip())
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,10 +14,6 @@ from memexport.tracker.claims import Claims
 from memexport.tracker.rows import Labels
 from memexport.tracker.running import NO_TASK, graph_task
 from memexport.tracker.storages import StorageRef
-
-
-def _fake_mode() -> Any:
-    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
 
 
 class _ModuleClaims(Claims):
@@ -43,11 +37,6 @@ class RegisteredCapture(Capture):
         self.claims = _ModuleClaims(self.labels, self.running, self.storages, self.log_bytes)
         self._roots: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._gradient_hooks: list[Any] = []
-
-    def start(self) -> None:
-        """Push the mode and register the hooks."""
-        self._mode.call(self._without_wrappers(self._dispatch_function()))
-        super().start()
 
     def stop(self) -> None:
         """Take the mode and the hooks away. Calling it twice does nothing."""
@@ -97,21 +86,3 @@ class RegisteredCapture(Capture):
         # An expanded one only looks as large as the parameter; what is accumulated is a copy.
         if known is not None and known.size >= gradient.nbytes:
             self.claims.claim(known, Category.GRADIENT, self.running.thread().backward_context)
-
-    def _without_wrappers(self, dispatch: Callable[..., Any]) -> Callable[..., Any]:
-        """The same, but of a DTensor's operators only those on its local part are seen."""
-        distributed = sys.modules.get("torch.distributed.tensor")
-        if distributed is None:
-            return dispatch
-        wrapper, outer_fake_mode = distributed.DTensor, _fake_mode()
-
-        def unwrapped(
-            mode: Any, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-        ) -> Any:
-            if types and wrapper in types:
-                return NotImplemented
-            if _fake_mode() is not outer_fake_mode:  # it works out the shape of a result
-                return func(*args, **(kwargs or {}))
-            return dispatch(mode, func, types, args, kwargs)
-
-        return unwrapped

@@ -5,7 +5,7 @@ Where no module is known but the Python stack is, as in torch's own snapshots, t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from memexport.analysis.live import Allocations
+from memexport.analysis.text import operator_label
 from memexport.exporters._frames import Frame, code_frame
-from memexport.exporters._titles import operator_label
 from memexport.model import Category, Tables
 
 UNATTRIBUTED: Final = "unattributed"
@@ -47,19 +47,24 @@ def stacks(live: Allocations, allocated_bytes: int, tables: Tables) -> Iterator[
 
     What no allocation explains is a stack of its own; there is none where the allocations come to more.
     """
-    sizes = np.maximum(live.columns["size_bytes"], 0)
-    places, index = _distinct(live)
-    total = np.zeros(len(places), np.int64)
-    np.add.at(total, index, sizes)
-    count = np.bincount(index, minlength=len(places))
-    code = _Code(tables)
-    for place, size, number in zip(places, total.tolist(), count.tolist(), strict=True):
-        module, name, stack, category = place
+    code = CodeFrames(tables, code_frame)
+    attributed = 0
+    for (module, name, stack, category), size, number in sums(live, _PLACE):
         frames = _frames(module, name, code.frames(stack), category, tables)
         yield Stack(frames, category_name(category), size, number)
-    rest = allocated_bytes - int(sizes.sum())
-    if rest > 0:
+        attributed += size
+    if attributed < allocated_bytes:
+        rest = allocated_bytes - attributed
         yield Stack((Frame(f"({UNATTRIBUTED})"),), UNATTRIBUTED, rest, 1)
+
+
+def sums(live: Allocations, columns: Sequence[str]) -> Iterator[tuple[list[int], int, int]]:
+    """For the different values of these columns of ids: they, and the bytes and number of allocations."""
+    places, index = _distinct(live, columns)
+    total = np.zeros(len(places), np.int64)
+    np.add.at(total, index, np.maximum(live.columns["size_bytes"], 0))
+    count = np.bincount(index, minlength=len(places))
+    yield from zip(places, total.tolist(), count.tolist(), strict=True)
 
 
 def module_frames(path: str | None) -> list[str]:
@@ -78,21 +83,27 @@ def category_name(category: int) -> str:
     return _CATEGORY_NAMES.get(category, UNATTRIBUTED)
 
 
-def _distinct(live: Allocations) -> tuple[list[list[int]], npt.NDArray[np.intp]]:
-    """The different values of the columns `_PLACE`, and which of them each allocation has."""
+def _distinct(live: Allocations, columns: Sequence[str]) -> tuple[list[list[int]], npt.NDArray[np.intp]]:
+    """The different values of the columns, and which of them each allocation has."""
     index = np.zeros(len(live), np.int64)
-    for column in _PLACE:
+    for column in columns:
         # Two numbers below 2^32 at a time: what was found so far, and one more column.
         _, index = np.unique(index << 32 | live.columns[column], return_inverse=True)
     _, first = np.unique(index, return_index=True)
-    return np.stack([live.columns[column][first] for column in _PLACE], axis=1).tolist(), index
+    return np.stack([live.columns[column][first] for column in columns], axis=1).tolist(), index
 
 
-class _Code:
-    """The frames of Python stacks; few stacks make most allocations."""
+class CodeFrames:
+    """The frames of Python stacks; few stacks make most allocations.
 
-    def __init__(self, tables: Tables) -> None:
+    Args:
+        tables: the recording's.
+        make: gives the frame of a text ("train.py:41:step").
+    """
+
+    def __init__(self, tables: Tables, make: Callable[[str], Frame]) -> None:
         self._tables = tables
+        self._make = make
         self._stacks: dict[int, tuple[Frame, ...]] = {}
         self._frames: dict[int, Frame] = {}
 
@@ -106,7 +117,7 @@ class _Code:
     def _frame(self, string: int) -> Frame:
         found = self._frames.get(string)
         if found is None:
-            found = self._frames[string] = code_frame(self._tables.strings[string])
+            found = self._frames[string] = self._make(self._tables.strings[string])
         return found
 
 

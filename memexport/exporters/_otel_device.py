@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from memexport.analysis.live import LiveSet
 from memexport.analysis.place_fold import COUNTERS
@@ -32,10 +33,17 @@ _CATEGORY_COLUMN: Final = _category_columns()
 
 @dataclass(frozen=True)
 class Steps:
-    """The training steps that end in a batch: the positions of their SPANs, and how long they took."""
+    """The training steps that end in a batch, and where recording went on after a pause.
+
+    Attributes:
+        positions: of their SPANs, ascending.
+        durations_ns: how long they took; −1 where it is a pause that ends, and none of them.
+        in_pause: of which it is not known what was allocated in them.
+    """
 
     positions: Ints
     durations_ns: Ints
+    in_pause: npt.NDArray[np.bool_]
 
 
 class Level:
@@ -83,6 +91,7 @@ class DeviceFold:
         self._live = LiveSet(_REMEMBERED)
         self._step = Level()
         self._worked = False
+        self._is_used = False
 
     def add(self, batch: EventBatch, positions: Column, first: int, steps: Steps) -> None:
         """Take the events at these positions, all of this device, markers left out.
@@ -140,23 +149,27 @@ class DeviceFold:
     def _add_steps(self, positions: Column, allocated: Column, steps: Steps) -> None:
         begin = 0
         ends = np.searchsorted(positions, steps.positions).tolist()
-        for end, duration_ns in zip(ends, steps.durations_ns.tolist(), strict=True):
+        steps_ended = zip(ends, steps.durations_ns.tolist(), steps.in_pause.tolist(), strict=True)
+        for end, duration_ns, in_pause in steps_ended:
             self._go_on(allocated[begin:end])
-            self._end_step(duration_ns)
+            if duration_ns >= 0:
+                self._end_step(duration_ns, in_pause=in_pause)
+            self._step.restart()
+            self._worked = False
             begin = end
         self._go_on(allocated[begin:])
 
     def _go_on(self, allocated: Column) -> None:
         self._worked |= len(allocated) > 0
+        self._is_used |= self._worked
         self._step.add(allocated)
 
-    def _end_step(self, duration_ns: int) -> None:
-        if self._worked:
+    def _end_step(self, duration_ns: int, *, in_pause: bool) -> None:
+        # Whether it works in a pause nobody sees: it is taken to do so if it did before.
+        if self._worked or (in_pause and self._is_used):
             self.step_seconds.add(np.array([duration_ns / 1e9]))
-            if self._step.peak >= 0:
+            if self._step.peak >= 0 and not in_pause:
                 self.step_peaks.add(np.array([self._step.peak]))
-        self._step.restart()
-        self._worked = False
 
 
 class Cells:

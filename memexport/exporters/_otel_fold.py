@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from memexport.analysis.pauses import Pauses
 from memexport.analysis.place_fold import COUNTERS
 from memexport.analysis.places import Place, split_by_place
 from memexport.exporters import _otel_metrics as metrics
@@ -18,7 +19,7 @@ from memexport.exporters._otel_snapshot import Attributes, Numbers, SeriesList, 
 from memexport.model import Column, Device, EventBatch, EventKind, Phase, RecordingEnd, RecordingInfo, Tables
 
 _NOTHING: Final = (np.empty(0, np.int64), np.empty(0, np.int64))
-_NO_STEPS: Final = Steps(np.empty(0, np.int64), np.empty(0, np.int64))
+_NO_STEPS: Final = Steps(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.bool_))
 _PHASES: Final = {int(phase): phase.name.lower() for phase in Phase}
 
 
@@ -53,6 +54,7 @@ class MetricsFold:
         self._options = options
         self._processes: dict[int, _ProcessFold] = {}
         self._started: set[int] = set()
+        self._pauses = Pauses(tables.strings)
 
     def add(self, batch: EventBatch) -> None:
         """Take the next batch."""
@@ -99,13 +101,16 @@ class MetricsFold:
         return dict(zip(batch.rank[rows[::-1]].tolist(), rows[::-1].tolist(), strict=True))
 
     def _steps(self, batch: EventBatch) -> dict[int, Steps]:
-        rows = self._named(batch, EventKind.SPAN, "step")
-        rows = rows[(batch.step[rows] >= 0) & (batch.duration_ns[rows] >= 0)]
-        ranks = batch.rank[rows]
-        return {
-            rank: Steps(rows[ranks == rank], batch.duration_ns[rows[ranks == rank]])
-            for rank in sorted(set(ranks.tolist()))
-        }
+        in_pause, resumed = self._pauses.read(batch)
+        ends = self._named(batch, EventKind.SPAN, "step")
+        ends = ends[(batch.step[ends] >= 0) & (batch.duration_ns[ends] >= 0)]
+        durations_ns = np.where(np.isin(np.arange(len(batch)), resumed), -1, batch.duration_ns)
+        steps = {}
+        for rank in np.unique(batch.rank[np.concatenate([ends, resumed])]).tolist():
+            rows = np.union1d(ends, resumed)
+            rows = rows[batch.rank[rows] == rank]
+            steps[rank] = Steps(rows, durations_ns[rows], in_pause[rows])
+        return steps
 
     def _named(self, batch: EventBatch, kind: EventKind, name: str) -> Column:
         name_id = self._tables.strings.find(name)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from memexport.analysis.pauses import Pauses
 from memexport.analysis.places import split_by_place
 from memexport.exporters._otel_device import Level
 from memexport.model import EventBatch, EventKind, Phase, RecordingInfo, Tables
@@ -41,7 +42,7 @@ class TrainingStep:
 
     Attributes:
         parent: the traceparent of the application's span that the step belongs to, None if there is none.
-        devices: by name, those of which anything is known.
+        devices: by name, those of which anything is known; none if the step was not recorded in detail.
         phases: the first 256, in the order in which they ended.
     """
 
@@ -63,17 +64,21 @@ class StepFold:
         self._starts: dict[int, int] = {}
         self._phases: list[PhaseRun] = []
         self._parent = 0
+        self._pauses = Pauses(tables.strings)
 
     def add(self, batch: EventBatch) -> list[TrainingStep]:
         """Take the next batch; the steps that end in it."""
         step, start = self._strings.find("step"), self._strings.find("start")
+        in_pause, resumed = self._pauses.read(batch)
         is_span, is_marker = batch.kind == EventKind.SPAN, batch.kind == EventKind.MARKER
         ends = is_span & (batch.name == step) & (batch.step >= 0) & (batch.duration_ns >= 0)
         steps, begin = [], 0
-        for end in np.flatnonzero(ends | (is_marker & (batch.name == start))).tolist():
+        begins = ends | (is_marker & (batch.name == start))
+        begins[resumed] = True
+        for end in np.flatnonzero(begins).tolist():
             self._go_on(batch.select(slice(begin, end)))
             if ends[end]:
-                steps.append(self._step(batch, end))
+                steps.append(self._step(batch, end, in_pause=bool(in_pause[end])))
             self._begin_step()
             begin = end
         self._go_on(batch.select(slice(begin, None)))
@@ -95,16 +100,12 @@ class StepFold:
         if len(markers):
             self._parent = int(markers[-1])
 
-    def _step(self, batch: EventBatch, row: int) -> TrainingStep:
+    def _step(self, batch: EventBatch, row: int, *, in_pause: bool) -> TrainingStep:
         began = int(batch.time_unix_ns[row])
         # Who ends a step says so in a MARKER right after it; nobody did if it was still open at the end.
         last = row + 1 < len(batch) and batch.kind[row + 1] == EventKind.MARKER and batch.device[row + 1] < 0
         parent = int(batch.inputs[row + 1]) if last else self._parent
-        uses = {
-            str(self._devices[index]): Use(self._starts.get(index, -1), level.peak, level.now)
-            for index, level in sorted(self._levels.items())
-            if level.now >= 0
-        }
+        uses = {} if in_pause else dict(self._uses())
         return TrainingStep(
             number=int(batch.step[row]),
             begin_ns=began,
@@ -113,6 +114,11 @@ class StepFold:
             devices=uses,
             phases=tuple(self._phases),
         )
+
+    def _uses(self) -> Iterator[tuple[str, Use]]:
+        for index, level in sorted(self._levels.items()):
+            if level.now >= 0:
+                yield str(self._devices[index]), Use(self._starts.get(index, -1), level.peak, level.now)
 
     def _begin_step(self) -> None:
         self._phases, self._parent = [], 0

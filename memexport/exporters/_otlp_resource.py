@@ -33,6 +33,7 @@ def process_facts(info: RecordingInfo, rank: int) -> Facts:
         "host.name": info.host if is_this else None,
         "process.pid": info.pid if is_this else None,
         "memexport.rank": rank if rank >= 0 else None,
+        "memexport.local_rank": info.local_rank if is_this else None,
         "memexport.world_size": info.world_size,
     }
     return {name: value for name, value in facts.items() if value is not None}

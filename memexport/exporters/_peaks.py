@@ -14,11 +14,13 @@ class Peak:
     """The moment at which a place's `allocated` was first at its highest.
 
     Attributes:
+        step: the training step that it is of; −1 outside of any, and for that of a recording.
         bytes: the counter; −1 while it is not known.
         time_ns: on the trace's time axis.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, step: int = -1) -> None:
+        self.step = step
         self.bytes = -1
         self.time_ns = 0
         self._lifetimes: Lifetimes | None = None
@@ -49,7 +51,6 @@ class StepPeaks:
     """
 
     def __init__(self) -> None:
-        self._step = -1
         self._peak = Peak()
         self._highest = -1
 
@@ -58,13 +59,13 @@ class StepPeaks:
         step = residence.step
         cuts = (np.flatnonzero(step[1:] != step[:-1]) + 1).tolist()
         for begin, stop in zip([0, *cuts], [*cuts, len(step)], strict=True):
-            if begin < stop and int(step[begin]) != self._step:
+            if begin < stop and int(step[begin]) != self._peak.step:
                 yield from self.end()
-                self._step, self._peak = int(step[begin]), Peak()
+                self._peak = Peak(int(step[begin]))
             self._peak.add(residence, slice(begin, stop))
 
     def end(self) -> Iterator[Peak]:
         """The peak of the step that is not over yet."""
-        if self._peak.bytes > (-1 if self._step >= 0 else self._highest):
+        if self._peak.bytes > (-1 if self._peak.step >= 0 else self._highest):
             self._highest = max(self._highest, self._peak.bytes)
             yield self._peak

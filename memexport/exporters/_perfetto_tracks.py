@@ -144,7 +144,7 @@ class Tracks:
             return self.process(rank), name
         if counter.name != "allocated":
             return self.counter(CounterKey(rank, device, "allocated")), name
-        return None, f"rank {rank:02} {name}"
+        return None, f"{self._processes.sorting_name(rank)} {name}"
 
     def _describe(self, key: tuple[Any, ...], parent: int | None = None) -> Any:
         from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TrackDescriptor

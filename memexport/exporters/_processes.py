@@ -40,11 +40,15 @@ class Processes:
         return rank < 0 or rank == self._info.rank
 
     def name(self, rank: int) -> str:
-        """The rank where it is known, else the program."""
+        """The rank where it is known, unless it has a name of its own; else the program."""
         if (rank := self.known_rank(rank)) >= 0:
-            return f"rank {rank}"
+            return self._info.rank_names.get(rank, f"rank {rank}")
         command = self._info.command_line
         return PurePath(command[0]).name if command else self._info.producer or "process"
+
+    def sorting_name(self, rank: int) -> str:
+        """The same for a known rank, such that rank 2 comes before rank 10 by name."""
+        return self._info.rank_names.get(rank, f"rank {rank:02}")
 
     def thread_place(self, rank: int, thread: int) -> int:
         """Threads by string id, counted from 0, the main one: that is the first seen, and the null thread."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from memexport.analysis.live import Lifetimes, LiveSet
+from memexport.analysis.live import REMEMBERED, Lifetimes, LiveSet
 from memexport.analysis.places import Place, split_by_place
 from memexport.model import Column, EventBatch, EventKind, StringTable
 
@@ -39,10 +39,16 @@ class Residence:
 
 
 class Residences:
-    """Follows the live storages of every place. Memory grows with what is live at once."""
+    """Follows the live storages of every place. Memory grows with what is live at once.
 
-    def __init__(self, strings: StringTable) -> None:
+    Args:
+        strings: the recording's.
+        remember: the columns of an ALLOCATION to keep while it lives.
+    """
+
+    def __init__(self, strings: StringTable, remember: Sequence[str] = REMEMBERED) -> None:
         self._strings = strings
+        self._remember = tuple(remember)
         self._live: dict[Place, LiveSet] = {}
         self._started: set[int] = set()
 
@@ -53,7 +59,7 @@ class Residences:
             kinds = batch.kind[positions]
             if kinds.max() == EventKind.MARKER:
                 positions = positions[kinds != EventKind.MARKER]
-            live = self._live.setdefault(place, LiveSet())
+            live = self._live.setdefault(place, LiveSet(self._remember))
             lifetimes = live.add(batch, positions)
             start = 0 if place.rank in self._started else starts.get(place.rank, len(batch))
             yield Residence(

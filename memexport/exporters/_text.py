@@ -30,14 +30,14 @@ class TextFile:
 
     def write(self, text: str) -> None:
         """Hand the text to the operating system; what was gzipped so far can be read back."""
-        content = text.encode("ascii")
+        content = _encoded(text)
         if self._gzip is not None:
             content = self._gzip.compress(content) + self._gzip.flush(zlib.Z_SYNC_FLUSH)
         self._destination.write(content)
 
     def close(self, text: str = "") -> None:
         """Write the last text, and put the file in its place."""
-        content = text.encode("ascii")
+        content = _encoded(text)
         if self._gzip is not None:
             content = self._gzip.compress(content) + self._gzip.flush()
         self._destination.write(content)
@@ -46,6 +46,11 @@ class TextFile:
     def discard(self) -> None:
         """Leave no half-written file behind."""
         self._destination.discard()
+
+
+def _encoded(text: str) -> bytes:
+    """As UTF-8; half a surrogate pair, which has no encoding, as its escape."""
+    return text.encode("utf-8", "backslashreplace")
 
 
 class Fragments(dict[Any, str]):

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
+from memexport.analysis.text import operator_label
 from memexport.model import UNKNOWN_SIZE, EventBatch, EventKind, Phase, StringTable
 
 SliceKind = Literal["operator", "module", "phase", "step", "annotation"]
@@ -85,12 +86,6 @@ def titles(events: EventBatch, strings: StringTable) -> Titles:
         text=np.where(is_operator, events.module, np.where(is_module, events.name, 0)),
         size_bytes=np.where(is_operator, events.size_bytes, UNKNOWN_SIZE),
     )
-
-
-def operator_label(name: str) -> str:
-    """An operator as torch.profiler writes it: `aten.addmm.default` becomes `aten::addmm`."""
-    parts = name.split(".")
-    return "::".join(parts[:2]) if len(parts) == 3 and all(parts) else name
 
 
 def operator_overload(name: str) -> str | None:

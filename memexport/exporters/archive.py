@@ -35,7 +35,7 @@ class ArchiveExporter:
         """Open the file and write what is true for the whole recording."""
         self._tables = TableWriter(tables, info.devices)
         self._destination.open()
-        self._destination.write(_packed(pb.Record(header=encode_header(info))))
+        self._destination.write(packed(pb.Record(header=encode_header(info))))
 
     def write(self, batch: EventBatch) -> None:
         """Append the events, after what the tables gained."""
@@ -43,7 +43,7 @@ class ArchiveExporter:
             growth = self._growth()
             self._index.batches.append(self._entry(part, len(growth)))
             record = pb.Record(batch=self._encoder.encode(part, self._events))
-            self._destination.write(growth + _packed(record))
+            self._destination.write(growth + packed(record))
             self._events += len(part)
 
     def end(self, end: RecordingEnd) -> None:
@@ -55,7 +55,7 @@ class ArchiveExporter:
         footer.stack_count = self._tables.stack_count
         footer.device_count = self._tables.device_count
         footer.index_offset = self._destination.written_bytes
-        self._destination.write(_packed(pb.Record(index=self._index)) + _packed(pb.Record(footer=footer)))
+        self._destination.write(packed(pb.Record(index=self._index)) + packed(pb.Record(footer=footer)))
         self._destination.commit()
 
     def abort(self) -> None:
@@ -63,7 +63,7 @@ class ArchiveExporter:
         self._destination.discard()
 
     def _growth(self) -> bytes:
-        return b"".join(_packed(pb.Record(tables=growth)) for growth in self._tables.growth())
+        return b"".join(packed(pb.Record(tables=growth)) for growth in self._tables.growth())
 
     def _entry(self, batch: EventBatch, bytes_before: int) -> pb.IndexEntry:
         ends = batch.time_unix_ns + np.maximum(batch.duration_ns, 0)
@@ -75,6 +75,7 @@ class ArchiveExporter:
         )
 
 
-def _packed(record: pb.Record) -> bytes:
+def packed(record: pb.Record) -> bytes:
+    """The record as it stands in a file."""
     # Deterministic, so that the same recording gives the same file, map order included.
     return pack_record(record.SerializeToString(deterministic=True))

@@ -8,16 +8,18 @@ from typing import Any, Final
 import numpy as np
 
 from memexport.analysis.ranges import Range
+from memexport.analysis.stamps import Stamp
 from memexport.model import (
     INDEX_CLOCK_NS,
     UNKNOWN_SIZE,
     Column,
     EventBatch,
     EventKind,
+    Phase,
     StringTable,
     Tables,
 )
-from memexport.sources._cuda_snapshot_actions import KIND, Action
+from memexport.sources._cuda_snapshot_actions import KIND, MOVES, Action
 from memexport.sources._cuda_snapshot_annotations import Span
 from memexport.sources._cuda_snapshot_device import COUNTERS, DeviceTrace
 from memexport.sources._snapshot import TRACE_COLUMNS, Columns
@@ -95,6 +97,7 @@ class Vocabulary:
     def __init__(self, strings: StringTable) -> None:
         self._strings = strings
         self._threads: dict[int, int] = {}
+        self._stamps: dict[int, tuple[int, int, int]] = {}
         self._names = np.array(
             [0 if action == Action.ALLOC else strings.intern(action.label) for action in Action], np.uint32
         )
@@ -104,6 +107,20 @@ class Vocabulary:
         said = ((action == Action.ALLOC) | (action == Action.USER_DEFINED)) & (user_metadata != 0)
         return np.where(said, user_metadata, self._names[action])
 
+    def stamped(self, action: Column, user_metadata: Column) -> Columns:
+        """`name`, `module` and `phase`: as above, but where a tracker said it, what it said (`Stamp`)."""
+        if not user_metadata.any():
+            return {"name": self.names(action, user_metadata)}
+        texts, index = np.unique(user_metadata, return_inverse=True)
+        operator, module, phase = np.array([self._stamp(text) for text in texts.tolist()], np.uint32).T
+        said = (phase[index] != Phase.UNKNOWN) & np.isin(action, MOVES)
+        name = self.names(action, user_metadata)
+        return {
+            "name": np.where(said & (action == Action.ALLOC), operator[index], name),
+            "module": np.where(said, module[index], 0),
+            "phase": np.where(said, phase[index], Phase.UNKNOWN),
+        }
+
     def threads(self, streams: Column) -> Column:
         """String ids for stream numbers."""
         distinct, index = np.unique(streams, return_inverse=True)
@@ -112,6 +129,16 @@ class Vocabulary:
     def action(self, action: Action) -> int:
         """The string id of an action's name."""
         return int(self._names[action])
+
+    def _stamp(self, text: int) -> tuple[int, int, int]:
+        """The ids of the operator and module, and the phase; UNKNOWN if the text says something else."""
+        if text not in self._stamps:
+            stamp, intern = Stamp.parse(self._strings.get(text) or ""), self._strings.intern
+            if stamp is None:
+                return 0, 0, Phase.UNKNOWN
+            module = 0 if stamp.module is None else intern(stamp.module)
+            self._stamps[text] = intern(stamp.operator), module, stamp.phase
+        return self._stamps[text]
 
     def _thread(self, stream: int) -> int:
         known = self._threads.get(stream)
@@ -127,7 +154,7 @@ def entry_events(rows: Columns, vocabulary: Vocabulary) -> EventBatch:
     return EventBatch(
         kind=KIND[rows["action"]],
         time_unix_ns=rows["time_us"] * 1_000,
-        name=vocabulary.names(rows["action"], rows["user_metadata"]),
+        **vocabulary.stamped(rows["action"], rows["user_metadata"]),
         thread=vocabulary.threads(rows["stream"]),
         stack=rows["stack"],
         device=rows["device"],

@@ -130,6 +130,7 @@ class _Pass:
         self._findings = Findings()
         self._footer: pb.Footer | None = None
         self._next_event = 0
+        self._dropped_events = 0
 
     def batches(self) -> Iterator[EventBatch]:
         for frame in self.reader:
@@ -147,9 +148,13 @@ class _Pass:
 
     def end(self) -> RecordingEnd:
         """What is known once `batches` is exhausted."""
-        end = RecordingEnd() if self._footer is None else decode_footer(self._footer)
+        end = self._open_end() if self._footer is None else decode_footer(self._footer)
         found = self._findings.sentences(self.reader, self._tables.lost_entries)
         return RecordingEnd((*end.warnings, *found), end.dropped_events, end.alloc_retries, end.ooms)
+
+    def _open_end(self) -> RecordingEnd:
+        """What is known of a recording without an end."""
+        return RecordingEnd(dropped_events=self._dropped_events)
 
     def _take(self, frame: Frame) -> EventBatch | None:
         """Take one record: its events, if that is what it holds."""
@@ -191,6 +196,9 @@ class _Pass:
         self._findings.written_by = (header.schema_major, header.schema_minor)
 
     def _take_batch(self, message: pb.EventBatch) -> EventBatch:
+        if message.dropped_events:
+            self._dropped_events += message.dropped_events
+            self._next_event = max(self._next_event, message.first_event)
         self._skip_to(message.first_event)
         batch = self._decoder.decode(message)
         self._next_event += len(batch)

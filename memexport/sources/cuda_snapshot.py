@@ -61,8 +61,9 @@ class CudaSnapshotSource:
     "alloc" is an ALLOCATION, "free_requested" (or "free") a RELEASE; "free_completed" and what happens to
     segments are SAMPLEs of these names, with address and size; "oom" is a MARKER with the size of the request
     that failed, after a SAMPLE "device_free" with the bytes that the device had left. "thread" is the stream.
-    An ALLOCATION's name is what the user said of it (`user_metadata`); the operator is not known. The user's
-    annotations are SPANs.
+    An ALLOCATION's name is what the user said of it (`user_metadata`); the operator is not known, unless a
+    `Tracker(annotate_snapshots=True)` said it, and then the module and phase too. The user's annotations are
+    SPANs.
     """
 
     info: RecordingInfo

@@ -23,6 +23,8 @@ START = "start"
 PEAK = "peak"
 OOM = "oom"
 """What a source names a MARKER where a request for memory failed."""
+DEVICE_FREE = "device_free"
+"""The SAMPLE before it: what the device had left outside of the allocator."""
 
 
 def _kinds(*kinds: int) -> npt.NDArray[np.bool_]:
@@ -54,6 +56,7 @@ class Assembler:
         rank: written into every event; −1 for none.
         has_counters: whether the device with this index has an allocator that is asked.
         details: whether there are DETAILS rows.
+        first_step, step_began: as for `Steps`.
     """
 
     def __init__(
@@ -64,6 +67,8 @@ class Assembler:
         has_counters: Callable[[int], bool],
         *,
         details: bool = False,
+        first_step: int = 0,
+        step_began: int | None = None,
     ) -> None:
         self._labels = labels
         self._offset = clock_offset_ns
@@ -72,9 +77,10 @@ class Assembler:
         self._details = CallDetails() if details else None
         self._traces = ActiveTraces()
         self._categories = Categories(labels)
-        self._steps = Steps(labels)
-        self._phases = PhaseRuns(labels, [Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER], boundary=True)
-        self._recomputations = PhaseRuns(labels, [Phase.RECOMPUTE], boundary=False)
+        self._steps = Steps(labels, first_step, step_began)
+        phases = [Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER]
+        self._phases = PhaseRuns(labels, phases, boundary=True, first_step=first_step)
+        self._recomputations = PhaseRuns(labels, [Phase.RECOMPUTE], boundary=False, first_step=first_step)
 
     def batch(self, chunk: Rows, *, complete: bool) -> EventBatch:
         """The events of a chunk of rows, in the order of the rows, with derived events among them.
@@ -90,11 +96,13 @@ class Assembler:
         columns["kind"] = np.where(known.anew, np.uint8(rows.ALLOCATION), parsed.kind)
         if self._details is not None:
             columns |= self._details.columns(parsed)
+        if (parsed.kind == rows.REQUEST).any():
+            columns |= self._requests(parsed, columns)
         columns["step"], derived = self._steps.read(parsed)
         works = np.flatnonzero(_WORKS[parsed.kind])
         derived += self._recomputations.read(parsed, works) + self._phases.read(parsed, works)
         if active is not None:
-            of_markers = np.where(parsed.kind == rows.MARKER, active, 0).astype(np.uint32)
+            of_markers = np.where(columns["kind"] == rows.MARKER, active, 0).astype(np.uint32)
             columns["inputs"] = of_markers | columns.get("inputs", np.uint32(0))
             give_to_markers(derived, active)
         return self._merge(columns, np.flatnonzero(columns["kind"] <= rows.MARKER), derived)
@@ -123,6 +131,19 @@ class Assembler:
             "device": np.where(_ABOUT_DEVICE[kind], chunk.device, np.int32(NULLS["device"])),
             "size_bytes": np.where(is_operator, chunk.second, size),
             "address": np.where(moves, chunk.second, 0).view(np.uint64),
+        }
+
+    def _requests(self, chunk: Rows, columns: Columns) -> Columns:
+        """The columns with requests that failed in them: a MARKER each, and a SAMPLE of what was left."""
+        is_request = chunk.kind == rows.REQUEST
+        is_marker = columns["name"] == self._labels.tables.strings.find(OOM)
+        kind = np.where(is_marker, np.uint8(rows.MARKER), np.uint8(rows.SAMPLE))
+        size = np.where(chunk.first < 0, NULLS["size_bytes"], chunk.first)
+        return {
+            "kind": np.where(is_request, kind, columns["kind"]),
+            "device": np.where(is_request, chunk.device, columns["device"]),
+            "size_bytes": np.where(is_request, size, columns["size_bytes"]),
+            "stack": np.where(is_request, chunk.second, columns.get("stack", 0)).astype(np.uint32),
         }
 
     def _merge(self, columns: Columns, keep: Positions, derived: list[Derived]) -> EventBatch:
@@ -190,8 +211,8 @@ class DeviceCounters:
     """The counters after each row, per device, and where they peaked.
 
     A device with an allocator of its own is asked after each of its operators; between, its counters are
-    unknown. On any other, `allocated` is the sum of the live storages and `active` the same; nothing is
-    reserved there that anyone could count.
+    unknown. On any other, `allocated` is the sum of the live storages, in a SAMPLE with what an operator took
+    inside besides, and `active` the same; nothing is reserved there that anyone could count.
     """
 
     def __init__(self, labels: Labels, has_counters: Callable[[int], bool]) -> None:
@@ -227,7 +248,8 @@ class DeviceCounters:
             kind, size = chunk.kind[here], chunk.first[here]
             tracked = device.tracked + np.cumsum(size * _SIGN[kind])
             device.tracked = int(tracked[-1])
-            counters[0, here] = counters[1, here] = tracked
+            inside = np.where(kind == rows.SAMPLE, size, 0)
+            counters[0, here] = counters[1, here] = tracked + inside
 
     def _note_peak(
         self, device: _Device, chunk: Rows, here: Ints, counters: Ints, active: Ints | None

@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -20,11 +21,15 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from memexport.model import Category
-from memexport.tracker import rows
+from memexport.tracker import compiled, rows
 from memexport.tracker.claims import COLLECTIVES, Claims
 from memexport.tracker.details import Details
+from memexport.tracker.dtensors import Unwrapping
+from memexport.tracker.inside import Inside
+from memexport.tracker.other_threads import OtherThreads
 from memexport.tracker.rows import Labels
 from memexport.tracker.running import NO_TASK, Running, Thread, graph_task
+from memexport.tracker.stamping import Stamps
 from memexport.tracker.storages import (
     RELEASE_AFTER_ALLOCATION,
     StorageRef,
@@ -32,6 +37,7 @@ from memexport.tracker.storages import (
     storage_of,
     tensors_in,
 )
+from memexport.tracker.survivors import Survivors
 from memexport.tracker.trace_context import TraceReader
 
 log = logging.getLogger("memexport")
@@ -43,7 +49,7 @@ _WATCHED = ("aten.resize", "aten.set_", "aten.detach", "aten.clone", "aten.new_e
 class _Operator:
     """What is the same for every call of an operator."""
 
-    __slots__ = ("allocation_code", "call", "code", "collective", "function", "watched")
+    __slots__ = ("allocation_code", "call", "code", "collective", "function", "inside_code", "watched")
 
     def __init__(self, function: Any, labels: Labels) -> None:
         name = str(function)
@@ -55,6 +61,7 @@ class _Operator:
         ignored = name.startswith(("prim.", "profiler."))
         self.code = labels.code(rows.IGNORED if ignored else rows.OPERATOR, name)
         self.allocation_code = labels.code(rows.ALLOCATION, name, Category.UNATTRIBUTED)
+        self.inside_code = labels.code(rows.SAMPLE, name)
         # What may change a storage's size, and what makes a gradient a parameter's.
         self.collective = name if name in COLLECTIVES else None
         self.watched = name.startswith(_WATCHED) or "out" in name.rpartition(".")[2]
@@ -79,6 +86,7 @@ class _DispatchMode(TorchDispatchMode):
         # On the instance: the dispatcher finds it there without the wrapper that torch puts around a class's
         # (0.6 µs per operator), and it can be replaced.
         self.__torch_dispatch__ = types.MethodType(dispatch, self)  # type: ignore[method-assign]  # see above
+        self.dispatch = dispatch
 
 
 def _pass_through(
@@ -98,10 +106,26 @@ class Capture:
         claims: says what storages are for.
         trace: looks for the OpenTelemetry span that is active.
         on_optimizer_step: called with an optimizer after its step.
+        optimizers: those that made a step.
+        survivors: what was alive when it paused.
+        on_error: called with an error that an operator raised, the operator's code and context, and when it
+            ended.
         failed: the error that stopped the capture before its time, None if there was none.
+
+    Args:
+        inside: also measure what operators take inside, on the CPU.
+        stamp: also say in CUDA's snapshots what made each allocation.
     """
 
-    def __init__(self, labels: Labels, *, fake: bool, details: Details | None = None) -> None:
+    def __init__(
+        self,
+        labels: Labels,
+        *,
+        fake: bool,
+        details: Details | None = None,
+        inside: bool = False,
+        stamp: bool = False,
+    ) -> None:
         self.labels = labels
         self.log_bytes = bytearray()
         self.running = Running(labels, self.log_bytes.extend)
@@ -109,17 +133,55 @@ class Capture:
         self.claims = Claims(labels, self.running, self.storages, self.log_bytes)
         self.trace = TraceReader(labels, self.log_bytes.extend)
         self.on_optimizer_step: Callable[[torch.optim.Optimizer], None] | None = None
+        self.on_error: Callable[[BaseException, int, int, int], None] | None = None
         self.failed: Exception | None = None
         self._operators: dict[int, _Operator] = {}
+        self._inside = Inside(self.running) if inside else None
+        self._unwrapping = Unwrapping(lambda change: self._mode.call(change(self._mode.dispatch)))
         dispatch = self._dispatch_function()
+        if stamp:
+            dispatch = Stamps(labels, self.running).around(dispatch, self.fail)
         self._mode = _DispatchMode(dispatch if details is None else self._detailed(dispatch, details))
         self._watching = False
+        self._other_threads: OtherThreads | None = None
         self._hooks: list[Any] = []
+        self._step_hook: Any = None
+        self._depth = 0
+        self.survivors = Survivors(self.storages, self.running, self.log_bytes)
+        self.optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._latest_optimizer: Callable[[], torch.optim.Optimizer | None] = lambda: None
 
     # ---- life cycle
 
     def start(self) -> None:
         """Push the mode and register the hooks."""
+        # Not with the others: it is in this hook that recording may pause, and torch goes through them then.
+        self._step_hook = register_optimizer_step_post_hook(self._guarded(self._optimizer_ends))
+        self._watch()
+
+    def pause(self) -> None:
+        """Take the mode and the hooks away until `resume`; only ends of optimizer steps are still told.
+
+        Must be called in the thread that called `start`.
+        """
+        self._watching = False
+        self._depth = torch.utils._python_dispatch._get_current_dispatch_mode_stack().index(self._mode)
+        self._unhook()
+        self._remove_mode()
+        self.survivors.keep()
+        self.running.forget()
+
+    def resume(self) -> None:
+        """Go on after `pause`, in the same thread; modes that were pushed meanwhile stay above ours."""
+        modes = torch.utils._python_dispatch
+        above = []
+        while len(modes._get_current_dispatch_mode_stack()) > self._depth:
+            above.append(modes._pop_mode())
+        self._watch()
+        for mode in reversed(above):
+            modes._push_mode(mode)
+
+    def _watch(self) -> None:
         register, guarded = nn.modules.module, self._guarded
         self._hooks = [
             register.register_module_forward_pre_hook(guarded(self._module_starts)),
@@ -129,18 +191,18 @@ class Capture:
             register.register_module_parameter_registration_hook(guarded(self._parameter_set)),
             register.register_module_buffer_registration_hook(guarded(self._buffer_set)),
             register_optimizer_step_pre_hook(guarded(self._optimizer_starts)),
-            register_optimizer_step_post_hook(guarded(self._optimizer_ends)),
         ]
         self._watching = True
+        self._other_threads = OtherThreads(self._mode)
         self.storages.watch_resizing(self.fail)
         self._mode.__enter__()  # type: ignore[no-untyped-call]  # torch's is not annotated
 
     def stop(self) -> None:
         """Take the mode and the hooks away, and forget every storage. Calling it twice does nothing."""
-        if not self._watching:
-            return
-        self._watching = False
+        was_watching, self._watching = self._watching, False
         self._silence()
+        if not was_watching:
+            return
         self._remove_mode()
         self.storages.live.clear()
         self._operators.clear()
@@ -160,11 +222,20 @@ class Capture:
             modes._push_mode(mode)
 
     def _silence(self) -> None:
+        if self._step_hook is not None:
+            self._step_hook.remove()
+        self._step_hook = None
+        self._unhook()
+        self._mode.call(_pass_through)
+
+    def _unhook(self) -> None:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
         self.storages.stop_watching_resizing()
-        self._mode.call(_pass_through)
+        if self._other_threads is not None:
+            self._other_threads.leave()
+            self._other_threads = None
 
     def fail(self, error: Exception) -> None:
         """Stop recording because of an error of our own: one warning, and the program goes on."""
@@ -190,7 +261,10 @@ class Capture:
 
     def _module_starts(self, module: nn.Module, args: Any) -> None:
         thread = self.running.thread()
-        if graph_task() == NO_TASK and not thread.frames:
+        if self._other_threads is not None:
+            self._other_threads.module_starts()
+        # In an optimizer's step too: Lightning, and LBFGS, run the forward from there.
+        if graph_task() == NO_TASK and thread.caller() is None:
             self.trace.read(thread.context)
             self.claims.model(module, self.running.tree.enter(module, ()))
             self.claims.inputs(args)
@@ -198,12 +272,24 @@ class Capture:
 
     def _module_ends(self, module: nn.Module, *told: Any) -> None:
         # Only this hook is told the keyword arguments, and only after a forward that did not raise.
-        if len(told) == 3 and told[1] and graph_task() == NO_TASK and len(self.running.thread().frames) == 1:
+        if len(told) == 3 and told[1] and graph_task() == NO_TASK and self.running.thread().is_outermost():
             self.claims.inputs(told[1])
         if self.claims.is_sharded:
             # Gathered by a hook of the module's own, which ran after ours; given back by one still to come.
             self.claims.gathered(module, self.running.thread().caller())
+        if compiled.is_compiled(module) and told:
+            self._came_out_of_compiled(told[-1])
         self.running.module_ends(module)
+        if self._other_threads is not None:
+            self._other_threads.module_ends()
+
+    def _came_out_of_compiled(self, output: Any) -> None:
+        thread, now = self.running.thread(), time.perf_counter_ns()
+        code = self.labels.code(rows.ALLOCATION, compiled.REGION, Category.UNATTRIBUTED)
+        for tensor in compiled.made(output):
+            storage = storage_of(tensor)
+            if storage is not None and id(storage) not in self.storages.live:
+                self.storages.found(storage, tensor, code, thread.context, now, thread)
 
     def _parameter_set(self, _module: nn.Module, _name: str, parameter: torch.Tensor | None) -> None:
         if parameter is not None:
@@ -219,8 +305,12 @@ class Capture:
         self.running.optimizer_starts()
 
     def _optimizer_ends(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
-        self.claims.optimizer(optimizer)
-        self.running.optimizer_ends()
+        if self._latest_optimizer() is not optimizer:
+            self.optimizers.add(optimizer)
+            self._latest_optimizer = weakref.ref(optimizer)
+        if self._watching:
+            self.claims.optimizer(optimizer)
+            self.running.optimizer_ends()
         if self.on_optimizer_step is not None:
             self.on_optimizer_step(optimizer)
 
@@ -255,11 +345,13 @@ class Capture:
         clock, current_task = time.perf_counter_ns, graph_task
         pack_two, next_number = rows.TWO_ROWS.pack, storages.next_number
         tensor_type, new_ref, released = torch.Tensor, StorageRef, storages.released
-        trace = self.trace
+        trace, unwrapping = self.trace, self._unwrapping
 
         def dispatch(
-            _mode: _DispatchMode, func: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+            _mode: _DispatchMode, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
         ) -> Any:
+            if types and unwrapping.is_left_to_dtensor(types):
+                return NotImplemented
             try:
                 thread = threads.get(current_thread()) or running.thread()
                 operator = operators.get(id(func)) or self._operator(func)
@@ -273,9 +365,12 @@ class Capture:
             try:
                 result = operator.call(*args, **kwargs) if kwargs else operator.call(*args)
             except BaseException as error:
-                push(pack(operator.code, context, began, clock(), thread.net))
+                ended = clock()
+                push(pack(operator.code, context, began, ended, thread.net))
                 if isinstance(error, torch.OutOfMemoryError):
                     trace.read(context, or_stay=True)  # the engine's threads are in no span
+                if self.on_error is not None:
+                    self.on_error(error, operator.code, context, ended)
                 raise
             ended = clock()
             try:
@@ -302,6 +397,10 @@ class Capture:
                         )
                 else:
                     known = self._look_through(result, args, operator, context, ended, thread)
+                if thread.inside:
+                    push(pack(operator.inside_code, context, ended, thread.inside, 0))
+                    thread.inside = 0
+                    ended = clock()  # the sample holds until here
                 if known is None:
                     push(pack(operator.code, context, began, ended, thread.net))
                 else:
@@ -334,7 +433,10 @@ class Capture:
         return detailed
 
     def _operator(self, function: Any) -> _Operator:
-        return self._operators.setdefault(id(function), _Operator(function, self.labels))
+        operator = _Operator(function, self.labels)
+        if self._inside is not None:
+            self._inside.watch(str(function), operator)
+        return self._operators.setdefault(id(function), operator)
 
     def _look_through(
         self, result: Any, args: tuple[Any, ...], operator: _Operator, context: int, now: int, thread: Thread

@@ -15,6 +15,7 @@ from torch import nn
 
 from memexport.model import Category, Phase
 from memexport.tracker import rows
+from memexport.tracker.buckets import Buckets
 from memexport.tracker.modules import ModuleNode, nodes_below
 from memexport.tracker.rows import Labels
 from memexport.tracker.running import Running
@@ -38,7 +39,10 @@ _CLAIMS: Final = {
     )
     for category in line
 }
-COLLECTIVES: Final = {
+_ALL_REDUCE: Final = "c10d.allreduce_.default"
+
+COLLECTIVES: Final[dict[str, tuple[Category, ...]]] = {
+    _ALL_REDUCE: (),  # of anything
     "c10d._allgather_base_.default": (Category.ALL_GATHER, Category.ALL_GATHER),
     # What is left of a reduction is this process' part of the gradients.
     "c10d._reduce_scatter_base_.default": (Category.SHARDED_GRADIENT, Category.REDUCE_SCATTER),
@@ -64,6 +68,7 @@ class Claims:
         self._running = running
         self._storages = storages
         self._push = log_bytes.extend
+        self._buckets = Buckets(running.tree)
 
     def tensors(self, tensors: Iterable[torch.Tensor], category: Category, module: ModuleNode | None) -> None:
         """Log what these tensors are for; those not known yet as living since before now."""
@@ -162,6 +167,19 @@ class Claims:
         """Log the buffers of a collective: its output, then its input."""
         for category, tensor in zip(COLLECTIVES[name], arguments, strict=False):
             self.tensors(tensors_in(tensor), category, None)
+        if name == _ALL_REDUCE:
+            for tensor in tensors_in(arguments[0]):
+                self._reduced(self._storages.known(tensor))
+
+    def _reduced(self, storage: StorageRef | None) -> None:
+        """Log which bucket of DDP's it is, if it is one: it holds gradients, and a backward reduces it."""
+        if storage is None:
+            return
+        _, code, number = storage.release
+        if self._labels.category_of(code) == Category.GRADIENT and (name := self._buckets.reduced(number)):
+            context = self._labels.context(name, int(Phase.OTHER), self._running.thread().name)
+            code += _CATEGORY_AFTER_RELEASE
+            self._push(rows.ROW.pack(code, context, time.perf_counter_ns(), storage.size, number))
 
 
 def _is_sharded(tensor: torch.Tensor) -> bool:

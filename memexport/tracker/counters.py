@@ -25,6 +25,24 @@ class Counters:
 Reader = Callable[[], Counters]
 
 
+@dataclass(frozen=True)
+class Reading:
+    """All that an allocator says at once; −1 for what it does not keep.
+
+    Attributes:
+        counters: now.
+        peak: the most that was allocated, since the process began or the program last reset it.
+        retries: how often it freed its cache and tried again.
+    """
+
+    counters: Counters
+    peak: int
+    retries: int
+
+
+ReadingReader = Callable[[], Reading]
+
+
 def reader_of(device: torch.device) -> Reader | None:
     """A function that reads the counters of this device's allocator.
 
@@ -34,6 +52,21 @@ def reader_of(device: torch.device) -> Reader | None:
         return _reader_of(device)
     except (RuntimeError, AssertionError):
         return None
+
+
+def reading_reader_of(device: torch.device, reader: Reader) -> ReadingReader:
+    """A function that reads all that this device's allocator says, given the one that reads its counters."""
+    if device.type not in ("cuda", "xpu"):
+        return lambda: Reading(reader(), UNKNOWN, UNKNOWN)
+    read = getattr(torch, device.type).memory_stats_as_nested_dict
+
+    def read_all() -> Reading:
+        stats = read(device)
+        allocated = stats.get("allocated_bytes")
+        peak = int(allocated["all"]["peak"]) if allocated else 0
+        return Reading(_from_stats(stats), peak, int(stats.get("num_alloc_retries", 0)))
+
+    return read_all
 
 
 def retries_and_ooms(devices: list[torch.device]) -> tuple[int | None, int | None]:
@@ -93,11 +126,17 @@ def _reader_of(device: torch.device) -> Reader | None:
 def _from_stats(stats: dict[str, Any]) -> Counters:
     def current(name: str) -> int:
         counter = stats.get(name)
-        return int(counter["all"]["current"]) if counter else UNKNOWN
+        return _known(counter["all"]["current"]) if counter else UNKNOWN
 
     if not stats:  # nothing has been allocated there yet
         return Counters(0, 0, 0)
     return Counters(current("allocated_bytes"), current("active_bytes"), current("reserved_bytes"))
+
+
+def _known(value: Any) -> int:
+    """A number of bytes; what cannot be one (not a number, negative, None) is unknown."""
+    is_number = isinstance(value, (int, float)) and 0 <= value < 2**63
+    return int(value) if is_number else UNKNOWN
 
 
 def _stats(device: torch.device) -> dict[str, Any] | None:

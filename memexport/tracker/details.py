@@ -22,6 +22,11 @@ _NO_FILE = "<"
 """How the name of a file that is none begins: `<frozen runpy>`, `<__array_function__ internals>`."""
 
 
+def is_users(filename: str) -> bool:
+    """Whether code in this file says something of the user's program."""
+    return not filename.startswith((*_NOT_THE_USERS, _NO_FILE))
+
+
 class Details:
     """Interns the arguments and stacks of calls.
 
@@ -71,7 +76,7 @@ class Details:
     def _new_frame(self, code: Any, line: int) -> int:
         """The id of a frame's text; 0 for a frame that is not the user's."""
         filename = code.co_filename
-        if filename.startswith((*_NOT_THE_USERS, _NO_FILE)):
+        if not is_users(filename):
             return 0
         return self._intern(f"{filename}:{line}:{code.co_qualname}")
 

@@ -21,10 +21,11 @@ class ModuleNode:
         caller: the node that called it, None for a root.
         called: the modules that were called from here, by id; a way to find their nodes again quickly.
         class_name: of the module.
+        given: it is a root that the tracker was given.
         span_code: of the rows of its SPANs, once there was one.
     """
 
-    __slots__ = ("called", "caller", "class_name", "module", "path", "prefix", "span_code")
+    __slots__ = ("called", "caller", "class_name", "given", "module", "path", "prefix", "span_code")
 
     def __init__(self, module: nn.Module, path: str, prefix: str, caller: ModuleNode | None) -> None:
         self.module = weakref.ref(module)
@@ -33,6 +34,7 @@ class ModuleNode:
         self.path = path
         self.prefix = prefix
         self.caller = caller
+        self.given = False
         self.called: dict[int, ModuleNode] = {}
 
     def find(self, module: nn.Module) -> ModuleNode | None:
@@ -69,6 +71,16 @@ class ModuleTree:
         # parameters themselves would make `torch.utils.swap_tensors` refuse them.
         self._parameters: dict[int, tuple[ModuleNode, str] | None] = {}
 
+    def root_modules(self) -> list[nn.Module]:
+        """The roots that still live."""
+        return [module for root in self._roots if (module := root.module()) is not None]
+
+    def give(self, module: nn.Module) -> ModuleNode:
+        """Make the module a root that keeps its name inside a wrapper, as DistributedDataParallel."""
+        root = self.add_root(module)
+        root.given = True
+        return root
+
     def add_root(self, module: nn.Module) -> ModuleNode:
         """Make the module a root (the same node if it is one) and own the parameters below it."""
         for root in self._roots:
@@ -87,13 +99,14 @@ class ModuleTree:
     def enter(self, module: nn.Module, callers: Iterable[ModuleNode]) -> ModuleNode:
         """The node of a module that is being called; `callers` from the innermost out.
 
-        It is named below the innermost caller that contains it, else below a root, else it is a new root.
+        It is named below the innermost caller that contains it, else below a root, else it is a new root. But
+        a root that was given is itself, unless a module of another such root calls it.
         """
         callers = list(callers)
         cache = callers[0].called if callers else self._called
         node = cache.get(id(module))
         if node is None or node.module() is not module:
-            node = cache[id(module)] = self._locate(module, [*callers, *self._roots])
+            node = cache[id(module)] = self._locate(module, callers)
         return node
 
     def owner_of_parameter(self, parameter: torch.Tensor) -> ModuleNode | None:
@@ -119,8 +132,12 @@ class ModuleTree:
             and (module._parameters[place[1]] is parameter)
         )
 
-    def _locate(self, module: nn.Module, places: list[ModuleNode]) -> ModuleNode:
-        for place in places:
+    def _locate(self, module: nn.Module, callers: list[ModuleNode]) -> ModuleNode:
+        if not any(caller.given for caller in callers):
+            for root in self._roots:
+                if root.given and root.module() is module:
+                    return root
+        for place in [*callers, *self._roots]:
             found = place.find(module)
             if found is not None:
                 return found
@@ -169,9 +186,13 @@ class SequenceOwners:
     def running(self, next_sequence: int, owner: ModuleNode | None) -> None:
         """From this number on, nodes belong to `owner` (None: to no module)."""
         self.changes += 1
-        if self._starts and self._starts[-1] >= next_sequence:
+        if self._starts and self._starts[-1] == next_sequence:
             self._owners[-1] = owner
             return
+        if self._starts and self._starts[-1] > next_sequence:
+            # The thread has ended, and another has its identity and counts from 0.
+            self._starts.clear()
+            self._owners.clear()
         self._starts.append(next_sequence)
         self._owners.append(owner)
         if len(self._starts) > _MOST_BOUNDARIES:

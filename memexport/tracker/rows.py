@@ -11,8 +11,13 @@ of our own, no per-event Python object, 32 bytes a row until the drain thread ta
     SPAN          began         ended         0             a module call
     MARKER        when          0             0
     SAMPLE        when          0             0             a COUNTERS row follows
+    SAMPLE        when          bytes         0             inside an operator on the CPU, more than tracked
     COUNTERS      allocated     active        reserved      of the code's device, for the row before it there
-    STEP          when          0             0             a training step ended
+    STEP          when          0             0             a training step ended; first = 1: one that was not
+                                                            recorded in detail
+    REQUEST       when          bytes or −1   stack id      a request for memory failed (its name is "oom"),
+                                                            what the device had left then ("device_free")
+    BEGINS        when          0             0             the next step begins here, not earlier
     BOUNDARY      when          when          0             an outermost module or optimizer began or ended
     DETAILS       inputs id     stack id      0             of the next operator in the row's thread
     IGNORED       began         ended         net bytes     a dispatched call that works on no memory
@@ -26,6 +31,7 @@ from __future__ import annotations
 
 import struct
 import threading
+from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
@@ -38,12 +44,14 @@ ROW_DTYPE: Final = np.dtype(
     [("code", "<u4"), ("context", "<u4"), ("time", "<i8"), ("first", "<i8"), ("second", "<i8")]
 )
 
+REQUEST: Final = 0
 OPERATOR: Final = int(EventKind.OPERATOR)
 ALLOCATION: Final = int(EventKind.ALLOCATION)
 RELEASE: Final = int(EventKind.RELEASE)
 SAMPLE: Final = int(EventKind.SAMPLE)
 SPAN: Final = int(EventKind.SPAN)
 MARKER: Final = int(EventKind.MARKER)
+BEGINS: Final = 7
 COUNTERS: Final = 8
 STEP: Final = 9
 BOUNDARY: Final = 10
@@ -108,6 +116,11 @@ class Labels:
         """The number of a text that is no name; these may grow with the running time."""
         with self._growing:
             return self.tables.strings.intern(text)
+
+    def stack(self, frames: Iterable[str]) -> int:
+        """The number of a stack, outermost frame first; 0 for no frames."""
+        with self._growing:
+            return self.tables.stacks.intern(self.tables.strings.intern(frame) for frame in frames)
 
     def _add_label(self, key: tuple[str | None, Category]) -> int:
         name, category = key

@@ -69,6 +69,7 @@ class Thread:
         task, context: an operator that runs in this backward has this context; for one that does not, ask
             `Running.context`.
         net: bytes allocated less bytes released in the operator that is running.
+        inside: what the operator that is just over took for a moment beyond what is left of it, in bytes.
         base: the phase outside all frames.
         owners: whose forward made which autograd nodes in this thread.
         backward_contexts: of the operators of each module's backward in this thread.
@@ -88,6 +89,7 @@ class Thread:
         "base",
         "context",
         "frames",
+        "inside",
         "name",
         "net",
         "owners",
@@ -103,6 +105,7 @@ class Thread:
         self.task = NO_TASK
         self.context = labels.context(None, _OTHER, name)
         self.net = 0
+        self.inside = 0
         self.owners = SequenceOwners()
         self.accumulates = False
         self.backward_task = _LOOK_AGAIN
@@ -115,6 +118,10 @@ class Thread:
     def caller(self) -> ModuleNode | None:
         """The module that is running, None if none is."""
         return self.frames[-1].node if self.frames else None
+
+    def is_outermost(self) -> bool:
+        """Whether no module called the one that is running; an optimizer may have."""
+        return len(self.frames) == 1 or (len(self.frames) > 1 and self.frames[-2].node is None)
 
 
 class Running:
@@ -135,6 +142,7 @@ class Running:
         self._labels = labels
         self._push_row = push
         self._forward_thread: Thread | None = None
+        self._forward_threads: list[Thread] = []
 
     def thread(self) -> Thread:
         """The state of the calling thread."""
@@ -145,6 +153,7 @@ class Running:
         """Drop every thread and what was running in it."""
         self.threads.clear()
         self._forward_thread = None
+        self._forward_threads.clear()
 
     def _new_thread(self) -> Thread:
         current = threading.current_thread()
@@ -154,6 +163,11 @@ class Running:
         return self.threads.setdefault(threading.get_ident(), Thread(name, self._labels))
 
     # ---- the context of an operator
+
+    def here(self) -> int:
+        """The context of an operator that begins now in the calling thread."""
+        thread, task = self.thread(), graph_task()
+        return thread.context if task == thread.task else self.context(thread, task)
 
     def context(self, thread: Thread, task: int) -> int:
         """The context of an operator in this backward, where that is not the thread's own `task`."""
@@ -215,7 +229,18 @@ class Running:
         """The module in whose forward the autograd node with this number was made."""
         if sequence == _ACCUMULATE_GRAD_SEQUENCE:
             return self.tree.owner_of_parameter(node.variable)
+        if len(self._forward_threads) > 1:
+            return self._common_owner(sequence)
         return self._owners_of(thread, task).owner(sequence)
+
+    def _common_owner(self, sequence: int) -> ModuleNode | None:
+        """The module in which any thread made its node of this number; None where they differ.
+
+        A node does not say which thread made it, and each thread counts from 0. Replicas of one model that
+        run side by side make the same nodes.
+        """
+        found = [owner for thread in self._forward_threads if (owner := thread.owners.owner(sequence))]
+        return found[0] if len({owner.path for owner in found}) == 1 else None
 
     def _owners_of(self, thread: Thread, task: int) -> SequenceOwners:
         """The numbering that the nodes of this backward follow: each forward thread has its own.
@@ -244,8 +269,10 @@ class Running:
     def module_starts(self, module: nn.Module) -> None:
         """A module is called."""
         thread, task = self.thread(), graph_task()
-        if task == NO_TASK:
+        if task == NO_TASK and self._forward_thread is not thread:
             self._forward_thread = thread
+            if thread not in self._forward_threads:
+                self._forward_threads.append(thread)
         node = self._node(module, thread, task)
         self._push(thread, node, task, _FORWARD if task == NO_TASK else _RECOMPUTE)
         thread.owners.running(next_sequence(), node)

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import functools
-import gc
 import os
-import platform
-import socket
-import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-import memexport
 from memexport.analysis.summary import Summary, SummaryFold
 from memexport.exporters import Exporter
-from memexport.model import Category, Device, EventBatch, RecordingEnd, RecordingInfo, Tables
-from memexport.tracker import counters
-from memexport.tracker.assemble import OOM, START, Assembler
+from memexport.model import Category, Device, EventBatch, RecordingEnd, Tables
+from memexport.schedule import Schedule
+from memexport.tracker import compiled, counters
+from memexport.tracker.alive import tensors_alive
+from memexport.tracker.assemble import START, Assembler
 from memexport.tracker.capture import Capture
 from memexport.tracker.coverage import PeakCoverage
 from memexport.tracker.details import Details
@@ -31,8 +27,16 @@ from memexport.tracker.estimation import Estimation
 from memexport.tracker.exact_capture import ExactCapture
 from memexport.tracker.exact_join import JoinedRows
 from memexport.tracker.held import HeldRows, Ready
+from memexport.tracker.levels import Levels
+from memexport.tracker.oom_options import OomOptions
+from memexport.tracker.oom_recorder import OomRecorder, Process, observe
+from memexport.tracker.oom_request import is_oom, request_of
+from memexport.tracker.oom_ring import Ring
+from memexport.tracker.oom_rows import RequestLog
+from memexport.tracker.process import describe_process
 from memexport.tracker.rows import Labels
 from memexport.tracker.stream import DrainThread, ExportThread
+from memexport.tracker.windows import Windows
 
 if TYPE_CHECKING:
     from memexport.tracker.fake import Simulation
@@ -49,6 +53,12 @@ class Session:
         stacks: record the Python stack of each operator and allocation.
         exact: take what is allocated on the CPU from the allocator's own record.
         simulation: what the program runs on, if we simulate it.
+        schedule: which steps are recorded in detail; None: all.
+        oom: what to do when memory runs out.
+        annotate_snapshots: let CUDA's own snapshots say what made each allocation.
+
+    Attributes:
+        step: called when a training step ends.
     """
 
     def __init__(
@@ -61,42 +71,78 @@ class Session:
         stacks: bool = False,
         exact: bool = False,
         simulation: Simulation | None = None,
+        schedule: Schedule | None = None,
+        oom: OomOptions | None = None,
+        annotate_snapshots: bool = False,
     ) -> None:
         self._fake = fake
+        self._is_exact = exact
         # Looking for tensors takes a while (all of Python's objects are looked at): before the clock starts.
         # Nothing of what is simulated from here on lives already.
-        self._others = [] if simulation is not None else list(_tensors_alive(fake=fake))
+        self._others = [] if simulation is not None else list(tensors_alive(fake=fake))
         self._pid = os.getpid()
         self._tables = Tables()
         self._labels = Labels(self._tables)
         detailed = shapes or stacks
         details = Details(self._tables, shapes=shapes, stacks=stacks) if detailed else None
-        self._capture = (ExactCapture if exact else Capture)(self._labels, fake=fake, details=details)
+        self._is_ring_alone = oom is not None and oom.is_alone
+        inside = not fake and not exact and not self._is_ring_alone
+        make_capture = ExactCapture if exact else Capture
+        self._capture = make_capture(
+            self._labels, fake=fake, details=details, inside=inside, stamp=annotate_snapshots
+        )
         options: dict[str, object] = {"flush_interval": flush_interval, "fake": fake}
         options |= {"capture": "allocator" if exact else "operators"}
         options |= {"record_shapes": shapes, "record_stacks": stacks}
         options |= {} if simulation is None else simulation.options.as_text()
-        self._info = _describe_process(options)
+        options |= {} if schedule is None else schedule.as_text()
+        options |= {} if oom is None else {"oom_events": oom.events}
+        self._info = describe_process(options)
         self._estimation = Estimation(simulation, self._info, self._tables) if simulation else None
         self._fold = SummaryFold(self._info, self._tables)
-        self._assembler = Assembler(
+        self._levels = Levels(self._info.devices)
+        make_assembler = functools.partial(
+            Assembler,
             self._labels,
             clock_offset_ns=time.time_ns() - time.perf_counter_ns(),
             rank=-1 if self._info.rank is None else self._info.rank,
             has_counters=lambda index: self._capture.storages.readers[index] is not None,
             details=detailed,
         )
+        self._assembler = make_assembler()
         held = HeldRows(self._labels, int(flush_interval * 1e9))
         number = self._capture.storages.next_number
         self._held = JoinedRows(held, self._labels, number) if exact else held
         self._coverage = PeakCoverage()
         self._export = ExportThread(exporters)
         self._drain = DrainThread(self._capture.log_bytes, self._take, flush_interval)
+        self._windows = None
+        if schedule is not None:
+            self._windows = Windows(schedule, self._capture, self._drain, self._register_again)
+        # No method: outside of a window this call is all that a step costs.
+        self.step: Callable[[], None] = (self._windows or self._capture).step
         self._assembling = threading.Lock()
         self._folding = threading.Lock()
         self._stopping = False
         self._ooms = 0
+        self._oom = None if oom is None else self._oom_recorder(oom, make_assembler, details=detailed)
         self._leading_optimizer: weakref.ref[torch.optim.Optimizer] | None = None
+
+    def _oom_recorder(
+        self, oom: OomOptions, make_assembler: Callable[..., Assembler], *, details: bool
+    ) -> OomRecorder:
+        def resumed(first_step: int, step_began: int | None) -> Assembler:
+            return make_assembler(first_step=first_step, step_began=step_began)
+
+        def end() -> RecordingEnd:
+            with self._folding:
+                return self._end()
+
+        process = Process(self._capture, self._info, self._tables, resumed, self._drain.flush, end)
+        recorder = OomRecorder(oom.to, Ring(self._labels, oom.events, details=details), process)
+        self._capture.on_error = recorder.raised
+        self._capture.trace.reads_boundaries = not oom.is_alone  # it would intern a text for each span
+        return recorder
 
     def start(
         self,
@@ -108,8 +154,11 @@ class Session:
         """Open the outputs, log what lives already, and begin to watch.
 
         Raises:
-            OutputError: an output cannot be opened; nothing is left running.
+            OutputError: an output cannot be opened, or a recording of an OOM could not be written; nothing is
+                left running.
         """
+        if self._oom is not None:
+            self._oom.check()
         self._export.begin(self._info, self._tables, self._end)
         self._register_models(modules)
         self._register_optimizers(optimizers)
@@ -122,9 +171,13 @@ class Session:
         stop_in_forked_child(self._capture)
         self._drain.start()
         self._capture.start()
+        if self._windows is not None:
+            self._windows.start()
 
     def stop(self) -> None:
         """Stop watching, write what is left, complete the outputs."""
+        if self._windows is not None:
+            self._windows.stop()
         self._capture.stop()
         _watched.discard(self._capture)
         if os.getpid() != self._pid:
@@ -135,25 +188,26 @@ class Session:
         self._handle(lambda: self._assembler.last_batch(time.perf_counter_ns()))
         self._export.end(self._end)
 
-    def step(self) -> None:
-        """A training step ends."""
-        self._capture.step()
-
     def mark(self, name: str) -> None:
         """Put a MARKER here."""
         self._capture.mark(name)
 
-    def mark_error(self, error: type[BaseException]) -> None:
+    def mark_error(self, error: BaseException) -> None:
         """Put a MARKER here: an error ends the recording."""
-        is_oom = issubclass(error, torch.OutOfMemoryError)
-        self._ooms += is_oom
-        self._capture.mark_error(OOM if is_oom else f"exception: {error.__name__}")
+        if self._oom is not None and is_oom(error):
+            self._look_again()
+            self._oom.leaves(error)
+        elif is_oom(error):
+            self._ooms += 1
+            RequestLog(self._capture).log_end(request_of(error))
+        else:
+            self._capture.mark_error(f"exception: {type(error).__name__}")
 
     def summary(self) -> Summary:
         """Everything until now, summed up."""
         self._catch_up()
         with self._folding:
-            return self._fold.result(self._end())
+            return self._whole().result(self._end())
 
     def exceeded(self) -> list[str]:
         """A sentence for each device that ran out of its budget."""
@@ -169,7 +223,17 @@ class Session:
         """Bytes per device and category, "current" or at the "peak"."""
         self._catch_up()
         with self._folding:
-            return self._fold.usage(when)
+            return self._whole().usage(when)
+
+    def take_peak(self) -> dict[str, int]:
+        """Bytes allocated at most, per device, since the last call."""
+        self._catch_up()
+        with self._folding:
+            return self._levels.take()
+
+    def _whole(self) -> SummaryFold:
+        """Everything, or, where only a ring is kept, what is in that."""
+        return self._oom.fold() if self._oom is not None and self._is_ring_alone else self._fold
 
     def _catch_up(self) -> None:
         if not self._stopping and os.getpid() == self._pid:
@@ -184,7 +248,12 @@ class Session:
             self._info.devices.append(
                 Device(device.type, device.index) if self._fake else counters.describe(device)
             )
-        self._assemble(lambda: self._held.add(chunk))
+            if self._oom is not None:
+                observe(device)
+        if self._oom is not None:
+            self._oom.ring.add(chunk)
+        if not self._is_ring_alone:
+            self._assemble(lambda: self._held.add(chunk))
 
     def _take_rest(self) -> None:
         """What waits for its forward or backward to be over waits no longer."""
@@ -208,6 +277,7 @@ class Session:
                 batch = self._estimation.apply(batch)
             with self._folding:
                 self._fold.add(batch)
+                self._levels.add(batch)
         except Exception as error:
             self._capture.fail(error)
         else:
@@ -220,22 +290,44 @@ class Session:
         real = [] if self._fake else self._capture.storages.devices
         highest = {name: bytes_["total"] for name, bytes_ in self._fold.usage("peak").items()}
         warnings += self._coverage.warnings(real, highest)
+        if "cpu" in highest and not self._fake and not self._is_exact and compiled.has_own_kernels():
+            warnings.append(compiled.WARNING)
+        warnings += [] if self._windows is None else self._windows.warnings()
         retries, ooms = counters.retries_and_ooms(real)
-        ooms = max(ooms or 0, self._ooms) if self._ooms else ooms
+        seen = self._ooms if self._oom is None else self._oom.ooms
+        ooms = max(ooms or 0, seen) if seen else ooms
         end = RecordingEnd(tuple(warnings), self._export.dropped_events, retries, ooms)
+        if self._oom is not None and self._is_ring_alone:
+            end = self._oom.end(end)
         return end if self._estimation is None else self._estimation.complete(end)
 
     def _optimizer_stepped(self, optimizer: torch.optim.Optimizer) -> None:
         if self._leading_optimizer is None or self._leading_optimizer() is None:
             self._leading_optimizer = weakref.ref(optimizer)
         if self._leading_optimizer() is optimizer:
-            self._capture.step()
+            self.step()
 
-    # ---- what lives before the start
+    # ---- what lives before the start, or before recording goes on
+
+    def _look_again(self) -> None:
+        """In a pause, log what died and what was made since recording paused."""
+        if self._windows is None or not self._windows.is_paused:
+            return
+        try:
+            self._capture.survivors.give_back()
+            self._register_again()
+        except Exception as error:
+            self._capture.fail(error)
+
+    def _register_again(self) -> None:
+        """After a pause: whatever is not followed yet."""
+        self._register_models(self._capture.running.tree.root_modules())
+        self._register_optimizers(list(self._capture.optimizers))
+        self._capture.claims.tensors(tensors_alive(fake=self._fake), Category.UNATTRIBUTED, None)
 
     def _register_models(self, modules: Sequence[nn.Module]) -> None:
         for root in modules:
-            self._capture.claims.model(root, self._capture.running.tree.add_root(root))
+            self._capture.claims.model(root, self._capture.running.tree.give(root))
             for parameter in root.parameters():
                 if parameter.grad is not None:
                     owner = self._capture.running.tree.owner_of_parameter(parameter)
@@ -244,19 +336,6 @@ class Session:
     def _register_optimizers(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         for optimizer in optimizers:
             self._capture.claims.optimizer(optimizer)
-
-
-def _tensors_alive(*, fake: bool) -> Iterator[torch.Tensor]:
-    """Every tensor that Python knows of: the simulated ones, or those that are not."""
-    fake_tensor = sys.modules.get("torch._subclasses.fake_tensor")
-    for candidate in gc.get_objects():
-        if not issubclass(type(candidate), torch.Tensor):
-            continue
-        if is_traceable_wrapper_subclass(candidate):
-            continue  # it has no memory, those in it have
-        is_fake = fake_tensor is not None and isinstance(candidate, fake_tensor.FakeTensor)
-        if is_fake == fake:
-            yield candidate
 
 
 _watched: weakref.WeakSet[Capture] = weakref.WeakSet()
@@ -276,25 +355,3 @@ def _forget_in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_in_child)
-
-
-def _describe_process(options: Mapping[str, object]) -> RecordingInfo:
-    return RecordingInfo(
-        producer="memexport",
-        producer_version=memexport.__version__,
-        start_time_unix_ns=time.time_ns(),
-        host=socket.gethostname(),
-        pid=os.getpid(),
-        rank=_integer_variable("RANK"),
-        local_rank=_integer_variable("LOCAL_RANK"),
-        world_size=_integer_variable("WORLD_SIZE"),
-        torch_version=torch.__version__,
-        python_version=platform.python_version(),
-        command_line=tuple(getattr(sys, "orig_argv", sys.argv)),
-        options={name: str(value).lower() for name, value in options.items()},
-    )
-
-
-def _integer_variable(name: str) -> int | None:
-    value: Any = os.environ.get(name, "")
-    return int(value) if value.isdigit() else None

@@ -19,26 +19,37 @@ BOUNDARY: Final = "fw_bw_boundary"
 
 
 class Steps:
-    """Numbers the training steps, from 0, and makes a SPAN and a MARKER of each."""
+    """Numbers the training steps, and makes a SPAN and a MARKER of each.
 
-    def __init__(self, labels: Labels) -> None:
+    Args:
+        labels: interns names.
+        first_step: the number of the first one.
+        began: when that began (`time.perf_counter_ns`); None: with the first row.
+    """
+
+    def __init__(self, labels: Labels, first_step: int = 0, began: int | None = None) -> None:
         self._name = labels.tables.strings.intern(STEP)
-        self._step = 0
-        self._began: int | None = None
+        self._step = first_step
+        self._began = began
         self._worked = False
         self._thread = 0
 
     def read(self, chunk: Rows) -> tuple[Ints, list[Derived]]:
         """The column `step`, and the steps that end in this chunk."""
         is_end = chunk.kind == rows.STEP
+        begins = chunk.kind == rows.BEGINS
         step = self._step + np.cumsum(is_end) - is_end
         if self._began is None and len(chunk):
             self._began = int(chunk.time[0])
         works = np.flatnonzero(chunk.kind == rows.OPERATOR)
         derived: list[Derived] = []
-        for end in np.flatnonzero(is_end).tolist():
+        for end in np.flatnonzero(is_end | begins).tolist():
+            if begins[end]:
+                self._began = int(chunk.time[end])
+                continue
             self._thread = int(chunk.thread[end])
-            derived += self._end(end, int(chunk.time[end]))
+            # A step that was not recorded in detail has no marker: there may be millions of them.
+            derived += self._end(end, int(chunk.time[end]))[: 1 if chunk.first[end] else 2]
             self._worked = False
         if len(works):
             self._thread = int(chunk.thread[works[-1]])
@@ -78,9 +89,12 @@ class PhaseRuns:
         labels: what contexts stand for.
         phases: those that become spans.
         boundary: also make a MARKER where a forward turns into its backward.
+        first_step: the number of the first step.
     """
 
-    def __init__(self, labels: Labels, phases: Sequence[Phase], *, boundary: bool) -> None:
+    def __init__(
+        self, labels: Labels, phases: Sequence[Phase], *, boundary: bool, first_step: int = 0
+    ) -> None:
         self._boundary = boundary
         intern = labels.tables.strings.intern
         self._names = {phase: intern(phase.name.lower()) for phase in phases}
@@ -90,7 +104,7 @@ class PhaseRuns:
             self._shown[Phase.RECOMPUTE] = Phase.BACKWARD
         self._open: dict[int, _Run] = {}
         self._latest = Phase.UNKNOWN
-        self._step = 0
+        self._step = first_step
 
     def read(self, chunk: Rows, works: Positions) -> list[Derived]:
         """The spans that end in this chunk and the boundaries in it; `works` are the rows with a phase."""

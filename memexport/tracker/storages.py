@@ -23,7 +23,7 @@ from memexport.tracker.running import Running, Thread, graph_task
 RELEASE_AFTER_ALLOCATION: Final = rows.RELEASE - rows.ALLOCATION
 """What makes the code of a RELEASE from that of its ALLOCATION."""
 
-_RELEASED_EARLY: Final = -1
+RELEASED_EARLY: Final = -1
 """The size of a storage that lives on without memory: sharding frees a parameter's that way."""
 
 
@@ -81,7 +81,7 @@ class Storages:
             if live.pop(key, None) is None:
                 return
             size = storage.size
-            if size == _RELEASED_EARLY:
+            if size == RELEASED_EARLY:
                 return
             thread = threads.get(current_thread()) or running.thread()
             thread.net -= size
@@ -133,7 +133,7 @@ class Storages:
             try:
                 known = live.get(id(storage))
                 if known is not None:
-                    self._resized(known, int(storage.nbytes()))
+                    self.resized(known, int(storage.nbytes()))
             except Exception as error:
                 fail(error)
             return result
@@ -146,7 +146,7 @@ class Storages:
         if torch.UntypedStorage.__dict__.get("resize_") is self._own_resize is not None:
             del torch.UntypedStorage.resize_
 
-    def _resized(self, storage: StorageRef, size: int) -> None:
+    def resized(self, storage: StorageRef, size: int) -> None:
         """Log that a live storage gave its memory back, or got other memory."""
         if size == max(storage.size, 0):
             return
@@ -154,10 +154,10 @@ class Storages:
         context = thread.context if graph_task() == thread.task else thread.backward_context
         key, code, number = storage.release
         now = time.perf_counter_ns()
-        if storage.size != _RELEASED_EARLY:
+        if storage.size != RELEASED_EARLY:
             thread.net -= storage.size
             self._push(rows.ROW.pack(code, context, now, storage.size, number))
-        storage.size = size or _RELEASED_EARLY
+        storage.size = size or RELEASED_EARLY
         if size:
             number = self.next_number()
             storage.release = (key, code, number)

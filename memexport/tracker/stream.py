@@ -23,6 +23,8 @@ log = logging.getLogger("memexport")
 _POLL_S = 0.05
 _CHUNK_ROWS = 16384
 _QUEUED_BATCHES = 64
+_REST = 10
+"""How many times as long rows wait while only the ends of steps are logged."""
 
 
 class ExportThread:
@@ -103,6 +105,17 @@ class DrainThread:
         self._stop = threading.Event()
         self._taking = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="memexport drain", daemon=True)
+        self._interval = flush_interval
+        self._rests = False
+
+    def rest(self) -> None:
+        """Take what there is, and after that less often: hardly anything is logged until `hurry`."""
+        self._rests = True
+
+    def hurry(self) -> None:
+        """Take rows as often as at first."""
+        self._rests = False
+        self._interval = self._flush_interval
 
     def start(self) -> None:
         """Begin to take rows."""
@@ -125,8 +138,9 @@ class DrainThread:
         flushed = time.monotonic()
         while not self._stop.wait(poll):
             now = time.monotonic()
-            if len(self._log) >= _CHUNK_ROWS * ROW.size or now - flushed >= self._flush_interval:
+            if len(self._log) >= _CHUNK_ROWS * ROW.size or now - flushed >= self._interval:
                 flushed = now
+                self._interval = self._flush_interval * (_REST if self._rests else 1)
                 self.flush()
 
     def _cut(self) -> bytes:

@@ -26,17 +26,22 @@ class TraceReader:
     Args:
         labels: interns the traceparents (https://www.w3.org/TR/trace-context/#traceparent-header).
         push: takes rows (`rows.ROW`).
+
+    Attributes:
+        reads_boundaries: look at boundaries too, not only where an error was raised. The texts of spans stay
+            in memory as long as the recording runs.
     """
 
     def __init__(self, labels: Labels, push: Callable[[bytes], None]) -> None:
         self._labels = labels
         self._push = push
         self._latest = _NO_SPAN
+        self.reads_boundaries = True
 
     def read(self, context: int, *, or_stay: bool = False) -> None:
         """Look for the active span; without one, `or_stay` leaves it at the last. Raises nothing."""
         api = sys.modules.get(_API)
-        if api is None:
+        if api is None or not (self.reads_boundaries or or_stay):
             return
         try:
             span = api.get_current_span().get_span_context()

@@ -253,3 +253,12 @@ def test_without_matplotlib_plotting_says_so(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ImportError):
         recorded.show_traces()
+
+
+def test_torch_leaves_an_attribute_on_every_module_where_ours_leaves_none(theirs: Any) -> None:
+    for tracker, is_marked in ((theirs, True), (MemoryTracker(), False)):
+        model = mlp()
+        run(tracker, model)
+        assert [hasattr(m, "_memory_tracker_is_root") for m in model.modules()] == [is_marked] * len(
+            list(model.modules())
+        )

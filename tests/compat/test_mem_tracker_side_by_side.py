@@ -244,9 +244,24 @@ def test_torch_replaces_the_formatting_of_all_warnings_where_ours_leaves_them_al
 
     formatting = warnings.formatwarning
     monkeypatch.setattr(warnings, "formatwarning", formatting)
-    with ModTracker():
+    names: list[Any] = []
+    with ModTracker() as tracker, warnings.catch_warnings(action="error"):
+        tracker.register_user_hooks(post_fw_hook=lambda *_: names.append(set(tracker.parents)))
         Same(Same(None))(torch.ones(1))
+    assert names == [{"Global", "Same"}] * 2
+    assert tracker.parents == {"Global"}
     assert warnings.formatwarning is formatting
     with TheirModTracker(), pytest.warns(UserWarning, match="hierarchy"):
         Same(Same(None))(torch.ones(1))
     assert warnings.formatwarning is not formatting
+
+
+def test_torch_counts_tensors_on_meta_which_take_no_memory() -> None:
+    counted = {}
+    for name, tracker in (("torch", Theirs()), ("memexport", Ours())):
+        with tracker:
+            kept = torch.ones(1000, device="meta") * 2
+        snapshot = tracker.get_tracker_snapshot()
+        counted[name] = sum(row["Total"] for device, row in snapshot.items() if device.type == "meta")
+        assert kept.untyped_storage().nbytes() == 4000
+    assert counted == {"torch": 4000, "memexport": 0}

@@ -11,6 +11,8 @@ import sys
 import click
 import pytest
 from click.testing import CliRunner
+from made_runs import Run
+from rank_recordings import recorded as rank_recorded
 from recordings import export
 
 import memexport
@@ -33,6 +35,7 @@ NAMES = {
     "Tracker",
     "UsageError",
     "convert",
+    "diff",
     "open",
 }
 
@@ -44,6 +47,11 @@ OPTIONS = {
         "--shapes",
         "--stacks",
         "--capture",
+        "--every",
+        "--window",
+        "--steps",
+        "--max-size",
+        "--oom",
         "--otlp",
         "--otlp-traces",
         "--fake",
@@ -63,6 +71,9 @@ OPTIONS = {
         "--endpoint",
         "--interval",
         "--no-compress",
+        "--by-rank",
+        "--engine",
+        "--scheduler",
         *SELECTION,
         "inputs",
     },
@@ -75,8 +86,25 @@ OPTIONS = {
         "--from",
         "inputs",
     },
-    "summary": {"--json", "--merge", "--modules", *SELECTION, "inputs"},
+    "summary": {"--json", "--markdown", "--merge", "--modules", *SELECTION, "inputs"},
+    "diff": {"--json", "--markdown", "--fail-on-increase", "--output", "--force", "a", "b"},
+    "check": {
+        "--max-peak",
+        "--max-growth",
+        "--baseline",
+        "--tolerance",
+        "--device",
+        "--junit",
+        "--force",
+        "--json",
+        "inputs",
+    },
     "info": {"--json", "inputs"},
+    "view": {"--no-browser", "--offline", "name"},
+    "query": {"--file", "--json", "--csv", "name", "sql"},
+    "plot": {"--output", "--to", "--force", "--theme", "--width", "--height", *SELECTION, "inputs"},
+    "doctor": {"--json", "inputs"},
+    "completion": {"shell"},
     "formats": {"--json", "--markdown"},
     "demo": {"--force", "directory"},
 }
@@ -117,6 +145,8 @@ SUMMARY = {
     "alloc_retries": int,
     "ooms": int,
     "warnings": list,
+    "growth": dict,
+    "advice": list,
 }
 DEVICE = {
     "allocated": COUNTER,
@@ -133,8 +163,66 @@ DEVICE = {
     "stacks_at_peak": [],
     "failed_requests": [],
 }
+GROWTH = {
+    "steps_compared": int,
+    "bytes_per_step": int,
+    "rises": int,
+    "first_bytes": int,
+    "last_bytes": int,
+    "suspicious": bool,
+    "modules": [
+        {"module": str, "bytes_per_step": int, "rises": int, "first_bytes": int, "last_bytes": int},
+    ],
+}
+ADVICE = {
+    "topic": str,
+    "device": str,
+    "bytes": int,
+    "text": str,
+    "modules": [{"module": str, "bytes": int}],
+}
+DIFFERENCE = {"name": str, "bytes": int, "than_bytes": int}
+RANKS = {
+    "ranks": int,
+    "median": int,
+    "spread": int,
+    "deviation": int,
+    "odd_rank": int,
+    "peaks": [
+        {
+            "rank": int,
+            "device": str,
+            "peak": int,
+            "peak_phase": str,
+            "categories": {"parameter": int, "activation": int},
+            "phases": {"forward": int, "backward": int},
+        }
+    ],
+    "difference": {
+        "rank": int,
+        "than_rank": int,
+        "bytes": int,
+        "categories": [DIFFERENCE],
+        "phases": [DIFFERENCE],
+    },
+}
 STACK = {"stack": [str], "bytes": int, "count": int}
-FAILED_REQUEST = {"bytes": int, "device_free_bytes": int, "time_unix_ns": int, "stack": [str]}
+FAILED_REQUEST = {
+    "bytes": int,
+    "device_free_bytes": int,
+    "time_unix_ns": int,
+    "stack": [str],
+    "operator": None,
+    "module": None,
+    "phase": None,
+    "allocated_bytes": int,
+    "reserved_bytes": int,
+    "fragmentation_bytes": None,
+    "categories": {"unattributed": int},
+    "modules": [{"module": None, "bytes": int}],
+    "operators": [{"operator": None, "bytes": int}],
+    "stacks": [STACK],
+}
 OPERATOR = {"operator": str, "module": str, "phase": str, "bytes": int, "count": int}
 MARKER = {"name": str, "time_unix_ns": int, "event_index": int}
 
@@ -256,6 +344,25 @@ def test_an_operator_and_a_marker_in_the_summary_have_these_keys_and_types(summa
     assert shape(summary["markers"]) == [MARKER]
 
 
+def test_growth_and_advice_in_the_summary_have_these_keys_and_types(tmp_path):
+    run = Run()
+    for _ in range(6):
+        run.allocate(1 << 20, module="layers.0").end_step()
+    fields = memexport.open(run.save(tmp_path / "leak.memx")).summary().to_dict()
+    assert shape(fields["growth"]) == {"cpu": GROWTH}
+    assert shape(fields["advice"]) == [ADVICE]
+    few = memexport.open(Run().allocate(8).end_step().save(tmp_path / "few.memx")).summary().to_dict()
+    assert few["growth"] == {"cpu": None}
+
+
+def test_of_several_ranks_the_summary_has_how_they_compare_as_its_last_key(tmp_path, summary):
+    paths = [rank_recorded(tmp_path / f"{rank}.memx", rank, 1 << 20 + rank // 2, 3) for rank in range(3)]
+    result = CliRunner().invoke(main, ["summary", "--merge", "--json", *map(str, paths)])
+    several = json.loads(result.stdout)
+    assert list(several) == [*summary, "ranks"]
+    assert shape(several["ranks"]) == {"cuda": RANKS}
+
+
 def test_the_summarys_values_are_those_of_the_recording(summary):
     assert (summary["events"], summary["operators"], summary["steps"]) == (12, 2, 2)
     assert summary["devices"]["cpu"]["allocated"] == {"start": 0, "peak": 512, "end": 0}
@@ -288,9 +395,16 @@ def test_the_formats_and_suffixes_are_these():
         "perfetto": (".pftrace", ".perfetto-trace"),
         "chrome": (".json", ".json.gz"),
         "jsonl": (".jsonl", ".jsonl.gz"),
+        "parquet": (".parquet",),
+        "csv": (".csv", ".csv.gz"),
+        "pprof": (".pb.gz",),
+        "html": (".html",),
+        "png": (".png",),
+        "svg": (".svg",),
         "torch-snapshot": (".snapshot.pickle",),
         "otlp-file": (".otlp.jsonl",),
         "otlp": (),
+        "tensorboard": (),
     }
     assert [format_.name for format_ in registry.SOURCES] == [
         "memexport.archive",

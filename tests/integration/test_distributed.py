@@ -85,7 +85,7 @@ def test_each_rank_knows_its_own_memory_and_the_ranks_merge(how: str, tmp_path: 
         summary = merged.summary()
     assert list(summary.devices) == ["rank 0 cpu", "rank 1 cpu"]
     peaks = [device.allocated.peak for device in summary.devices.values() if device.allocated]
-    # gloo's worker thread lets go of what it gathered when it gets to it: one layer more may live at a rank's peak.
+    # gloo's thread lets go of what it gathered when it gets to it: one layer more may live at a rank's peak.
     assert min(peaks) > 0
     assert max(peaks) - min(peaks) <= (LARGEST_LAYER_BYTES if how == "fsdp" else 0)
     assert summary.steps == 3

@@ -5,6 +5,9 @@ succeed. What stands in an HTML comment right before a block says what else is t
 
     <!-- shown only: REASON -->    it does not run
     <!-- stays running -->         it is a collector: it runs until the next one starts, or the page is over
+    <!-- file: NAME -->            the reader saves it under this name; it does not run
+    <!-- printed -->               each line of this ```text block was printed by the block before it, in this
+                                   order; … stands for anything, and what is between the lines is not shown
 
 Blocks write the addresses that a reader has. Here each is replaced by a free port of this machine, behind
 which there is a collector that a block has started, or a server that takes what Prometheus or VictoriaMetrics
@@ -18,6 +21,7 @@ import http.server
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -29,14 +33,19 @@ from typing import NamedTuple
 import pytest
 import yaml
 from rotel_collector import free_port, wait_until
-from test_readme import SCRIPT
+from test_readme import SAMPLES, SCRIPT, TESTS
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted((ROOT / "docs").glob("*.md"))
 BLOCK = re.compile(
     r"^(?:<!-- (?P<mark>[^\n]*) -->\n)?```(?P<language>\w*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL
 )
-SHOWN_ONLY, STAYS_RUNNING = "shown only: ", "stays running"
+SHOWN_ONLY, STAYS_RUNNING, PRINTED, FILE = "shown only: ", "stays running", "printed", "file: "
+# A page without a block that runs is read by test_site.py only.
+PAGES = [
+    page
+    for page in sorted((ROOT / "docs").rglob("*.md"))
+    if re.search("^```(bash|python)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+]
 SECONDS = 120
 GRPC, HTTP = "localhost:4317", "localhost:4318"
 # The paths at which they take OTLP. https://prometheus.io/docs/guides/opentelemetry/,
@@ -109,6 +118,7 @@ class Reader:
         self._folder = folder
         self._log = folder / "collector.log"
         self._collector = None
+        self._last_output = ""
         self._here = {address: store.address for address, store in self.stores.items()}
         self._here |= {address: f"127.0.0.1:{free_port()}" for address in (GRPC, HTTP)}
         outside = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
@@ -130,6 +140,10 @@ class Reader:
                 assert len(block.mark) > len(SHOWN_ONLY), f"{where} gives no reason"
             elif block.mark == STAYS_RUNNING:
                 self._start_collector(block, where)
+            elif block.mark.startswith(FILE):
+                self._save(block)
+            elif block.mark == PRINTED:
+                self._check_printed(block, where)
             elif block.language == "bash":
                 self._run(["bash", "-c", self._script(block)], block, where)
             elif block.language == "python":
@@ -160,7 +174,21 @@ class Reader:
             command, cwd=self._folder, env=self._environment, capture_output=True, text=True, timeout=SECONDS
         )
         assert done.returncode == 0, f"{where}\n{block.code}\n{done.stdout}{done.stderr}"
+        self._last_output = done.stderr + done.stdout
         self.ran[block.language] += 1
+
+    def _save(self, block):
+        path = self._folder / block.mark.removeprefix(FILE)
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(block.code, encoding="utf-8")
+
+    def _check_printed(self, block, where):
+        """Of the last block; what it says on stderr comes first."""
+        rest = self._last_output
+        for line in filter(None, map(str.strip, block.code.splitlines())):
+            found = re.search(re.escape(line).replace("…", ".*"), rest)
+            assert found, f"{where} shows {line!r}, which was not printed (there) but:\n{rest}"
+            rest = rest[found.end() :]
 
     def _start_collector(self, block, where):
         self._stop_collector()
@@ -195,6 +223,8 @@ class Reader:
 @pytest.fixture
 def reader(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
+    for name, sample in SAMPLES.items():
+        shutil.copyfile(TESTS / "data" / sample, tmp_path / name)
     started = Reader(tmp_path)
     yield started
     started.close()
@@ -218,9 +248,12 @@ def test_what_a_page_says_about_shell_blocks_is_done(tmp_path, reader):
         "```bash\necho http://localhost:9090/x > address\n```\n"
         "```python\nopen('written', 'w').write('x')\n```\n"
         "```yaml\na: 1\n```\n"
+        "<!-- file: folder/program.py -->\n```python\nprint('one'); print('two 2'); print('three')\n```\n"
+        "```bash\npython folder/program.py\n```\n"
+        "<!-- printed -->\n```text\none\n…\nth…e\n```\n"
     )
     reader.do(page)
-    assert reader.ran == {"bash": 1, "python": 1}
+    assert reader.ran == {"bash": 2, "python": 1}
     address = reader.stores["localhost:9090"].address
     assert (tmp_path / "address").read_text() == f"http://{address}/x\n"
     assert (tmp_path / "written").exists()
@@ -232,6 +265,7 @@ def test_what_a_page_says_about_shell_blocks_is_done(tmp_path, reader):
         ("```bash\nfalse\ntrue\n```\n", "page.md:2"),
         ("\n```python\nraise LookupError('x')\n```\n", 'line 3, in <module>'),
         ("<!-- shown only:  -->\n```bash\nfalse\n```\n", "gives no reason"),
+        ("```bash\necho 1\n```\n<!-- printed -->\n```text\n1\n1\n```\n", "shows '1', which was not"),
         ("```console\n$ false\n```\n", "in no language"),
         ("```\nfalse\n```\n", "in no language"),
     ],

@@ -1,7 +1,8 @@
 """What the README shows works: its Python blocks run, and its memexport commands.
 
 From top to bottom, in one folder. Every ```python block runs, all in one namespace. In ```bash and ```console
-blocks every line that starts with `memexport` (or `$ memexport`) runs; others (make, pip, git) do not.
+blocks every line that starts with `memexport` (or `$ memexport`) runs; others (make, pip, git) do not, nor
+does `memexport view`, which waits for a browser.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def commands(block):
     """The memexport commands in a shell block; one that goes on after a backslash is one."""
     for line in block.code.replace("\\\n", " ").splitlines():
         command = line.removeprefix("$ ").strip()
-        if command.startswith("memexport "):
+        if command.startswith("memexport ") and not command.startswith("memexport view "):
             yield command
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import traceback
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,14 @@ def test_an_error_about_a_whole_file_names_no_place():
 
 def test_a_usage_error_may_have_a_hint():
     assert (str(UsageError("no")), UsageError("no").hint, UsageError("no", "yes").hint) == ("no", None, "yes")
+
+
+def test_a_hint_is_shown_below_the_message_of_an_uncaught_error():
+    assert "".join(traceback.format_exception_only(UsageError("no", "yes"))).endswith(
+        "UsageError: no\n(yes)\n"
+    )
+    assert pickle.loads(pickle.dumps(UsageError("no", "yes"))).__notes__ == ["(yes)"]
+    assert not hasattr(UsageError("no"), "__notes__")
 
 
 def test_a_plain_error_survives_a_process_boundary():

@@ -7,13 +7,15 @@ twice as many allocations and releases per operator.
 
 Perfetto's peer is perfetto's own `TraceProtoBuilder`, which writes the very packets that the exporter wrote,
 uncompressed, all interned alike. The Chrome exporter's peer is `json.dump` of the
-very document that it wrote, the JSONL exporter's `json.dumps` of each line. The best of the repeats counts,
+very document that it wrote, the JSONL exporter's `json.dumps` of each line, the CSV
+exporter's `csv.DictWriter` of the same rows. The best of the repeats counts,
 for both; for speed, "× peer" is how many times as fast.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import functools
 import json
 import tempfile
@@ -29,6 +31,7 @@ from synthetic import synthetic_batches
 
 from memexport.exporters import Exporter, FileDestination
 from memexport.exporters.chrome import ChromeExporter
+from memexport.exporters.csv import CsvExporter
 from memexport.exporters.jsonl import JsonlExporter
 from memexport.exporters.perfetto import PerfettoExporter
 from memexport.model import EventBatch, RecordingEnd, RecordingInfo, Tables
@@ -159,6 +162,22 @@ class Bench:
         self._speed("jsonl", *seconds(self._repeat, write, dump), "≥ 1 ×")
         self._size(path, peer, "")
 
+    def csv(self) -> None:
+        """Speed and size of the CSV exporter."""
+        path, write = self._writer("out.csv", CsvExporter)
+        as_json, _ = self._writer("rows.jsonl", JsonlExporter)
+        rows = [json.loads(line) for line in as_json.read_bytes().splitlines()]
+        peer = self._folder / "peer.csv"
+
+        def dump() -> None:
+            with peer.open("w", newline="") as stream:
+                writer = csv.DictWriter(stream, list(rows[0]))
+                writer.writeheader()
+                writer.writerows(rows)
+
+        self._speed("csv", *seconds(self._repeat, write, dump), "≥ 2 ×")
+        self._size(path, peer, "")
+
     def _writer(self, name: str, make: Callable[[FileDestination], Any]) -> tuple[Path, Callable[[], None]]:
         """The file, written once so that first imports do not count, and what writes it again."""
         path = self._folder / name
@@ -194,6 +213,7 @@ def main() -> None:
         bench.perfetto()
         bench.chrome()
         bench.jsonl()
+        bench.csv()
 
 
 if __name__ == "__main__":

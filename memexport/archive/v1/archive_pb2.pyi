@@ -241,14 +241,16 @@ class Device(_message.Message):
     def __init__(self, type: _Optional[str] = ..., index: _Optional[int] = ..., name: _Optional[str] = ..., uuid: _Optional[str] = ..., capacity_bytes: _Optional[int] = ...) -> None: ...
 
 class EventBatch(_message.Message):
-    __slots__ = ("first_event", "event_count", "columns")
+    __slots__ = ("first_event", "event_count", "columns", "dropped_events")
     FIRST_EVENT_FIELD_NUMBER: _ClassVar[int]
     EVENT_COUNT_FIELD_NUMBER: _ClassVar[int]
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_EVENTS_FIELD_NUMBER: _ClassVar[int]
     first_event: int
     event_count: int
     columns: _containers.RepeatedCompositeFieldContainer[Column]
-    def __init__(self, first_event: _Optional[int] = ..., event_count: _Optional[int] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping[str, object]]]] = ...) -> None: ...
+    dropped_events: int
+    def __init__(self, first_event: _Optional[int] = ..., event_count: _Optional[int] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping[str, object]]]] = ..., dropped_events: _Optional[int] = ...) -> None: ...
 
 class Column(_message.Message):
     __slots__ = ("id", "encoding", "start", "values", "dictionary", "dictionary_count")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Any
@@ -109,8 +110,32 @@ def _add_failed(event: Event, place: Place) -> None:
         place.device_free = size
     if event["kind"] == EventKind.MARKER and event["name"] == "oom":
         request = {"bytes": size, "device_free_bytes": place.device_free}
-        place.failed.append({**request, "time_unix_ns": event["time_unix_ns"], "stack": event["stack"]})
+        request |= {"time_unix_ns": event["time_unix_ns"], **_who(event)}
+        place.failed.append({**request, **_at_failure(event, place)})
         place.device_free = None
+
+
+def _who(event: Event) -> dict[str, Any]:
+    stack = event["stack"]
+    names_file = not stack or re.fullmatch(r".+?:-?\d+:.+", stack[-1])
+    operator, stack = (None, stack) if names_file else (stack[-1], stack[:-1] or None)
+    return {"stack": stack, "operator": operator, "module": event["module"], "phase": _phase(event)}
+
+
+def _at_failure(event: Event, place: Place) -> dict[str, Any]:
+    own = {name: event[f"{name}_bytes"] for name in ("allocated", "active", "reserved")}
+    known = place.last | {name: value for name, value in own.items() if value >= 0}
+    counter = known.get("allocated")
+    unused = known.get("reserved", -1) - known.get("active", 2**62)
+    return {
+        "allocated_bytes": counter,
+        "reserved_bytes": known.get("reserved"),
+        "fragmentation_bytes": unused if unused >= 0 else None,
+        "categories": _by_category(place.live, counter),
+        "modules": _by_string("module", place.live, counter),
+        "operators": _by_string("name", place.live, counter),
+        "stacks": _by_stack(place.live, counter),
+    }
 
 
 def _change(event: Event) -> int:
@@ -136,7 +161,8 @@ def _place(place: Place) -> dict[str, Any]:
     else:
         end = moment["time_unix_ns"] + max(0, moment["duration_ns"])
         result["peak_time_unix_ns"] = end if known else moment["time_unix_ns"]
-        result["peak_operator"] = moment["name"] if known and moment["kind"] in names else None
+        is_named = moment["kind"] in names or _is_inside_an_operator(moment)
+        result["peak_operator"] = moment["name"] if known and is_named else None
         result["peak_module"] = moment["module"] if known else None
         result["peak_phase"] = _phase(moment) if known else None
     peak = place.peak.get("allocated")
@@ -149,6 +175,11 @@ def _place(place: Place) -> dict[str, Any]:
     result["stacks_at_peak"] = _by_stack(place.live_at_peak, peak)
     result["failed_requests"] = place.failed[:20]
     return result
+
+
+def _is_inside_an_operator(event: Event) -> bool:
+    name = event["name"] or ""
+    return event["kind"] == EventKind.SAMPLE and ("." in name or "::" in name)
 
 
 def _by_category(live: dict[int, Event], counter: int | None) -> dict[str, int]:

@@ -66,7 +66,7 @@ def test_a_report_shows_the_users_code_at_the_peak_and_what_was_reserved_in_vain
             EventKind.ALLOCATION, address=2, size_bytes=5, allocated_bytes=(3 << 20) + 5, stack=["a.py:1:f"]
         ),
     )
-    assert "Reserved but not active then: 1.00 MiB of 4.00 MiB (25.0%)" in text
+    assert "cpu: reserved but not active at the peak: 1.00 MiB of 4.00 MiB (25.0%)" in text
     assert ["model.py:7", "forward", "3.00", "MiB", "100.0%", "1"] in [
         line.split() for line in text.splitlines()
     ]

@@ -53,15 +53,20 @@ def assert_equals_oracle(stream: list[dict[str, Any]], cuts: list[int]) -> None:
     current = fold.usage("current")
     for key, place in expected["places"].items():
         device = summary["devices"][names[Place(*key)]]
-        device["modules_at_peak"] = {row["module"]: row["bytes"] for row in device["modules_at_peak"]}
-        device["operators_at_peak"] = {row["operator"]: row["bytes"] for row in device["operators_at_peak"]}
-        device["stacks_at_peak"] = {
-            row["stack"] and tuple(row["stack"]): (row["bytes"], row["count"])
-            for row in device["stacks_at_peak"]
-        }
+        for rows, end in ((device, "_at_peak"), *((request, "") for request in device["failed_requests"])):
+            _by_key(rows, end)
         assert device == place
         assert current[names[Place(*key)]].keys() - {"total"} == expected["current"][key].keys()
         assert expected["current"][key].items() <= current[names[Place(*key)]].items()
+
+
+def _by_key(rows: dict[str, Any], end: str) -> None:
+    """Make of each list who holds what a dict, as the oracle has it."""
+    for key in ("module", "operator"):
+        rows[f"{key}s{end}"] = {row[key]: row["bytes"] for row in rows[f"{key}s{end}"]}
+    rows[f"stacks{end}"] = {
+        row["stack"] and tuple(row["stack"]): (row["bytes"], row["count"]) for row in rows[f"stacks{end}"]
+    }
 
 
 @settings(max_examples=400)
@@ -225,6 +230,8 @@ def test_an_empty_recording_has_a_summary():
         "alloc_retries": None,
         "ooms": None,
         "warnings": [],
+        "growth": {},
+        "advice": [],
     }
 
 

@@ -93,13 +93,29 @@ def assert_harmless(text, encoding):
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-@pytest.mark.parametrize("command", [["summary"], ["info"], ["summary", "--from", "2"]], ids="-".join)
+@pytest.mark.parametrize(
+    "command", [["summary"], ["info"], ["summary", "--from", "2"], ["summary", "--markdown"]], ids="-".join
+)
 def test_a_report_shows_them_harmless_and_short(hostile, encoding, command):
     result = run(encoding, *command, hostile)
     assert result.returncode == 0, result.stderr[-2000:]
     assert result.stderr == b""
     assert_harmless(result.stdout, encoding)
     assert rb"\x1b[2J" in result.stdout.replace(b"\n", b"")
+
+
+@pytest.mark.parametrize("option", [[], ["--markdown"]], ids=["text", "markdown"])
+def test_a_diff_shows_them_harmless_and_short(hostile, option):
+    result = run("utf-8", "diff", hostile, hostile, *option)
+    assert result.returncode == 0, result.stderr[-2000:]
+    assert_harmless(result.stdout, "utf-8")
+
+
+def test_a_check_shows_them_harmless_and_short(hostile, tmp_path):
+    result = run("utf-8", "check", hostile, "--max-peak", "1", "--junit", tmp_path / "junit.xml")
+    assert result.returncode == 1, result.stderr[-2000:]
+    assert_harmless(result.stdout, "utf-8")
+    assert_harmless((tmp_path / "junit.xml").read_bytes(), "utf-8")
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8"])

@@ -115,15 +115,15 @@ def test_types_units_and_temporality_are_those_of_the_table():
 
 
 def test_the_resource_says_where_the_recording_comes_from():
-    made = random_recording(host="node-a", pid=7, rank=0, world_size=4)
+    made = random_recording(host="node-a", pid=7, rank=0, local_rank=0, world_size=4)
     facts = recorded_facts(made.info, 0)
     assert facts["service.name"] == "memexport"
     assert (facts["host.name"], facts["process.pid"]) == ("node-a", 7)
-    assert (facts["memexport.rank"], facts["memexport.world_size"]) == (0, 4)
+    assert [facts[f"memexport.{name}"] for name in ("rank", "local_rank", "world_size")] == [0, 0, 4]
     assert facts == recorded_facts(made.info, 0)
     other = recorded_facts(made.info, 3)
     assert other["memexport.rank"] == 3
-    assert "host.name" not in other
+    assert not {"host.name", "memexport.local_rank"} & other.keys()
     assert other["service.instance.id"] != facts["service.instance.id"]
 
 

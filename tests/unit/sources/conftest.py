@@ -16,7 +16,7 @@ settings.load_profile("patient")
 def benchmark_seconds():
     """The processor time that a call takes, as of a machine that adds a million numbers in 40 ms.
 
-    A core that is shared with another busy one runs at a fraction of its speed, and only this test run knows it.
+    A core that is shared with another busy one runs at a fraction of its speed, and only this run knows it.
     """
 
     def processor_seconds(function):

@@ -148,6 +148,16 @@ def test_the_summary_lists_failed_requests_with_what_was_left_and_who_asked(tmp_
             "device_free_bytes": MIB,
             "time_unix_ns": (TIME_US + 7) * 1_000,
             "stack": list(STACK),
+            "operator": None,
+            "module": None,
+            "phase": None,
+            "allocated_bytes": 10,
+            "reserved_bytes": 0,
+            "fragmentation_bytes": None,
+            "categories": {"unattributed": 10},
+            "modules": [{"module": None, "bytes": 10}],
+            "operators": [{"operator": None, "bytes": 10}],
+            "stacks": [],
         }
     ]
 

@@ -103,6 +103,12 @@ def test_stats_of_torchs_allocators_are_read_as_they_are() -> None:
     assert counters._from_stats({"allocated_bytes": stats["allocated_bytes"]}) == Counters(10, -1, -1)
 
 
+@pytest.mark.parametrize("nonsense", [float("nan"), float("inf"), -1, 2**63, None, "10"])
+def test_what_cannot_be_a_number_of_bytes_is_unknown(nonsense: object) -> None:
+    stats = {name: {"all": {"current": nonsense}} for name in ("allocated_bytes", "reserved_bytes")}
+    assert counters._from_stats(stats) == Counters(-1, -1, -1)
+
+
 def test_devices_without_an_allocator_to_ask_have_no_reader() -> None:
     assert counters.reader_of(torch.device("cpu")) is None
     if not torch.cuda.is_available():
