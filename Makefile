@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint bench pictures clean
+.PHONY: demo test lint docs bench pictures clean
 
 demo: .venv/torch.installed
 	$(BIN)/memexport demo --force
@@ -20,6 +20,10 @@ lint: .venv/dev.installed
 	$(BIN)/buf breaking --against tests/data/schemas/1.0
 	$(BIN)/python tools/gen_protos.py --check
 	$(BIN)/python tools/readme_tables.py --check
+
+# The site, into site/; a warning is an error. `.venv/bin/mkdocs serve` shows it while you write.
+docs: .venv/dev.installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # Each prints its own table; run them on a quiet machine.
 bench: .venv/dev.installed
@@ -42,4 +46,4 @@ pictures: .venv/dev.installed
 	touch $@
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dist site

@@ -1,8 +1,9 @@
-"""The references of formats, columns and JSON keys, as Markdown, from the registry, the model and the schema."""
+"""The references of formats, columns and JSON keys, as Markdown: from registry, model and schema."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 
 from gen_protos import ROOT
@@ -14,6 +15,8 @@ from memexport.model import COLUMNS, NULLS, UNKNOWN_SIZE
 from memexport.registry import Format
 
 EXAMPLE = ROOT / "tests" / "data" / "legacy_conv.pickle"
+# What the schema's comment says of a column's type and null: they have columns of their own here.
+_TYPE_OR_NULL = re.compile(r"^\d+ bits(, (un)?signed)?: |; null is .*|\.$")
 NO_MEMBERS = "    options: {members: false, heading_level: 3, show_root_full_path: false}"
 
 
@@ -22,9 +25,10 @@ def formats_page() -> str:
     return "\n".join(
         (
             "# Formats\n",
-            "What `memexport formats` prints. The output's suffix chooses among those that are written, or",
-            "`--to` with a name; a file that is read is recognised by its content. *stable*: scripts may depend",
-            "on what is in it. Packages can add formats: [Add an exporter](../how-to/add-an-exporter.md).\n",
+            "What `memexport formats` prints. Of those that are written, the output's suffix chooses, or",
+            "`--to` with a name; a file that is read is recognised by its content. *stable*: scripts may",
+            "depend on what is in it. Packages can add formats:",
+            "[Add an exporter](../how-to/add-an-exporter.md).\n",
             formats_table(),
             "\n## What is read\n",
             *(line for format_ in registry.SOURCES for line in _class(format_)),
@@ -40,15 +44,15 @@ def columns_page() -> str:
     return "\n".join(
         (
             "# Columns and JSON\n",
-            "One event is a row, in memory, in `.jsonl`, `.csv` and Parquet alike. Where a value is not known,",
+            "One event is a row: in memory, in `.jsonl`, `.csv` and Parquet. Where a value is not known,",
             "files have `null` (`.csv`: an empty field), and columns in memory hold the number under *null*.",
-            "Numbers of strings, stacks and devices are text in files.\n",
+            "Ids of strings, stacks and devices are text in files.\n",
             *_columns(),
             "\nWhat stands in which kind of event: [EventBatch](python.md#memexport.EventBatch).\n",
             *(line for name in ("EventKind", "Phase", "Category") for line in _values(name)),
             "\n## The JSON of a summary\n",
-            "`memexport summary --json` prints one object, and `Summary.to_dict()` returns it. Keys stay; new",
-            "ones may be added; what is not known is `null`, never 0.\n",
+            "`memexport summary --json` prints one object, and `Summary.to_dict()` returns it. Keys stay;",
+            "new ones may be added; what is not known is `null`, never 0.\n",
             "::: memexport.analysis.summary.Summary\n" + NO_MEMBERS + "\n",
             "::: memexport.analysis.device_summary.DeviceSummary\n" + NO_MEMBERS + "\n",
             "### An example\n",
@@ -72,10 +76,8 @@ def _columns() -> Iterator[str]:
     meanings = enum_comments("ColumnId")
     yield from ("| column | type | null | what it is |", "| --- | --- | --- | --- |")
     for name, dtype in COLUMNS.items():
-        # The first words of the schema's comment are the type, which has a column of its own here.
-        meaning = meanings[name].removeprefix("64 bits").removeprefix("32 bits").removeprefix("8 bits")
-        meaning = meaning.removeprefix(", unsigned").removeprefix(", signed").removeprefix(": ")
-        yield f"| `{name}` | {dtype} | {_null(name)} | {_sentence(meaning.partition('; null is')[0].rstrip('.'))} |"
+        meaning = _sentence(_TYPE_OR_NULL.sub("", meanings[name]))
+        yield f"| `{name}` | {dtype} | {_null(name)} | {meaning} |"
 
 
 def _null(name: str) -> str:

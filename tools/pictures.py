@@ -8,6 +8,8 @@ Needs Chromium, and a quiet machine: the pictures show how long things took.
 from __future__ import annotations
 
 import argparse
+import re
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -15,12 +17,13 @@ from typing import TYPE_CHECKING
 
 from perfetto_ui import CHROMIUM_OPTIONS, PerfettoUI, PerfettoUIError, find_chromium, perfetto_ui
 
-from memexport import demo, pipeline
+from memexport import Selection, demo, pipeline
 
 if TYPE_CHECKING:
     from playwright.sync_api import ViewportSize
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs/pictures"
+TUTORIAL = FOLDER.parent / "tutorial.md"
 WIDTH = 1600
 LEAST_HEIGHT = 300
 """Less than any trace takes: a picture grows to what its tracks need, but never shrinks."""
@@ -87,6 +90,22 @@ def take_plots(recording: Path, folder: Path) -> list[Path]:
     return [page, picture]
 
 
+def take_tutorial(folder: Path) -> Path:
+    """The model of the tutorial, as its page saves it, with the options that its page shows."""
+    (program,) = re.findall(r"<!-- file: gpt.py -->\n```python\n(.*?)```", TUTORIAL.read_text(), re.DOTALL)
+    picture = folder / "tutorial.png"
+    with tempfile.TemporaryDirectory() as name:
+        (Path(name) / "gpt.py").write_text(program)
+        estimate = ["run", "--fake", "--device", "cuda", "--budget", "12GiB", "-o", "before.memx", "gpt.py"]
+        subprocess.run(
+            [sys.executable, "-m", "memexport", *estimate], cwd=name
+        )  # exits with 1: it does not fit
+        with pipeline.open(Path(name) / "before.memx") as recording:
+            part = recording.select(Selection(devices=("cuda:0",)))
+            pipeline.convert(part, picture, overwrite=True, options={"width": 1200, "height": 480})
+    return picture
+
+
 def take_pictures(folder: Path) -> list[Path]:
     """Run the demo and take its pictures; the files written.
 
@@ -105,7 +124,7 @@ def take_pictures(folder: Path) -> list[Path]:
         with perfetto_ui(slices, width=WIDTH, height=LEAST_HEIGHT_WITH_DETAILS) as ui:
             take_operator(ui, operator)
         plots = take_plots(Path(name) / "demo.memx", folder)
-    return [overview, operator, *plots]
+    return [overview, operator, *plots, take_tutorial(folder)]
 
 
 def main() -> int:

@@ -42,8 +42,8 @@ class Tracker:
 
     Works on the CPU, under `FakeTensorMode` and on accelerators, whose own counters are read. It never
     changes what the program computes, and never raises into it: if an exporter fails, or memexport itself
-    does, there is one warning and training goes on. Records the thread that starts it and the autograd
-    engine's threads.
+    does, there is one warning and training goes on. Records the thread that starts it, the autograd
+    engine's threads, and modules that run in other threads.
 
     Args:
         modules: the models whose parameters and buffers are known by name from the start. Modules that are
