@@ -137,11 +137,9 @@ class Capture:
         self.failed: Exception | None = None
         self._operators: dict[int, _Operator] = {}
         self._inside = Inside(self.running) if inside else None
-        self._unwrapping = Unwrapping(lambda change: self._mode.call(change(self._mode.dispatch)))
-        dispatch = self._dispatch_function()
-        if stamp:
-            dispatch = Stamps(labels, self.running).around(dispatch, self.fail)
-        self._mode = _DispatchMode(dispatch if details is None else self._detailed(dispatch, details))
+        self._stamps = Stamps(labels, self.running) if stamp else None
+        self._details = details
+        self._mode = _DispatchMode(_pass_through)
         self._watching = False
         self._other_threads: OtherThreads | None = None
         self._hooks: list[Any] = []
@@ -155,6 +153,7 @@ class Capture:
 
     def start(self) -> None:
         """Push the mode and register the hooks."""
+        self._mode.call(self._whole_dispatch())
         # Not with the others: it is in this hook that recording may pause, and torch goes through them then.
         self._step_hook = register_optimizer_step_post_hook(self._guarded(self._optimizer_ends))
         self._watch()
@@ -345,7 +344,8 @@ class Capture:
         clock, current_task = time.perf_counter_ns, graph_task
         pack_two, next_number = rows.TWO_ROWS.pack, storages.next_number
         tensor_type, new_ref, released = torch.Tensor, StorageRef, storages.released
-        trace, unwrapping = self.trace, self._unwrapping
+        trace = self.trace
+        unwrapping = Unwrapping(lambda change: self._mode.call(change(self._mode.dispatch)))
 
         def dispatch(
             _mode: _DispatchMode, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -415,6 +415,13 @@ class Capture:
             return result
 
         return dispatch
+
+    def _whole_dispatch(self) -> Callable[..., Any]:
+        """The same, with what else was asked for around it."""
+        dispatch = self._dispatch_function()
+        if self._stamps is not None:
+            dispatch = self._stamps.around(dispatch, self.fail)
+        return dispatch if self._details is None else self._detailed(dispatch, self._details)
 
     def _detailed(self, dispatch: Callable[..., Any], details: Details) -> Callable[..., Any]:
         """The same, with what was asked for of each call logged before it."""

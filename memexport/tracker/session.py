@@ -100,7 +100,7 @@ class Session:
         self._info = describe_process(options)
         self._estimation = Estimation(simulation, self._info, self._tables) if simulation else None
         self._fold = SummaryFold(self._info, self._tables)
-        self._levels = Levels(self._info.devices)
+        self._levels = Levels(self._info.devices, self._tables.strings)
         make_assembler = functools.partial(
             Assembler,
             self._labels,

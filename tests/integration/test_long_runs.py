@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -20,6 +21,9 @@ from torch import nn
 import memexport
 import memexport.tracker
 from memexport.model import EventBatch, EventKind, StringTable
+
+# The recordings are made once, by the worker that has all tests of them.
+pytestmark = pytest.mark.xdist_group("long runs")
 
 STEPS, EVERY, WINDOW = 2_100, 500, 2
 RECORDED = [step for step in range(STEPS) if step % EVERY < WINDOW]
@@ -68,13 +72,23 @@ def read(path: Path) -> tuple[EventBatch, StringTable]:
         return EventBatch.concat(list(recording.batches())), recording.tables.strings
 
 
+BOTH = f"""
+import sys
+from pathlib import Path
+from test_long_runs import trained
+trained(Path(sys.argv[1]))
+trained(Path(sys.argv[2]), every={EVERY}, window={WINDOW})
+"""
+
+
 @pytest.fixture(scope="module")
-def recordings(tmp_path_factory: pytest.TempPathFactory, _one_thread: None) -> tuple[Path, Path]:
-    """The same training, recorded in full and in windows."""
+def recordings(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The same training, recorded in full and in windows, in a process where no test has left any tensor."""
     folder = tmp_path_factory.mktemp("long")
-    trained(folder / "full.memx")
-    trained(folder / "part.memx", every=EVERY, window=WINDOW)
-    return folder / "full.memx", folder / "part.memx"
+    full, part = folder / "full.memx", folder / "part.memx"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, "-c", BOTH, full, part], env=environment, check=True, timeout=240)
+    return full, part
 
 
 def work_of(path: Path, step: int) -> list[tuple[Any, ...]]:
