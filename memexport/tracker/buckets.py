@@ -27,7 +27,7 @@ class Buckets:
     def reduced(self, storage: int) -> str | None:
         """The name of the storage with this number, which holds gradients and is reduced now.
 
-        None if it was told before or is no bucket: nothing is reduced so but in a backward of a DDP module.
+        None if it was told before or is no bucket: nothing is reduced so but in the backward of a DDP model.
         """
         backward = graph_task()
         if backward == NO_TASK:
@@ -40,8 +40,4 @@ class Buckets:
         return f"DDP bucket {self._count - 1}"
 
     def _has_ddp(self) -> bool:
-        return any(
-            isinstance(module, DistributedDataParallel)
-            for root in self._tree.root_modules()
-            for module in root.modules()
-        )
+        return any(isinstance(root, DistributedDataParallel) for root in self._tree.root_modules())

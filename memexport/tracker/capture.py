@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-import types
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -18,12 +17,12 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from memexport.model import Category
 from memexport.tracker import compiled, rows
-from memexport.tracker.claims import COLLECTIVES, Claims
+from memexport.tracker.claims import Claims
 from memexport.tracker.details import Details
+from memexport.tracker.dispatch_mode import DispatchMode, Operator, pass_through
 from memexport.tracker.dtensors import Unwrapping
 from memexport.tracker.inside import Inside
 from memexport.tracker.other_threads import OtherThreads
@@ -43,56 +42,6 @@ from memexport.tracker.trace_context import TraceReader
 log = logging.getLogger("memexport")
 
 _is_compiling: Callable[[], bool] = torch.compiler.is_compiling
-_WATCHED = ("aten.resize", "aten.set_", "aten.detach", "aten.clone", "aten.new_empty_strided", *COLLECTIVES)
-
-
-class _Operator:
-    """What is the same for every call of an operator."""
-
-    __slots__ = ("allocation_code", "call", "code", "collective", "function", "inside_code", "watched")
-
-    def __init__(self, function: Any, labels: Labels) -> None:
-        name = str(function)
-        self.function = function  # keeps its id from being used again
-        # What OpOverload.__call__ calls: a Python frame less, 0.25 µs.
-        self.call = function._op if type(function) is torch._ops.OpOverload else function
-        # A simulated tensor's `.device` is asked through the dispatcher, as prim.device; profiler annotations
-        # come that way too. Neither works on memory.
-        ignored = name.startswith(("prim.", "profiler."))
-        self.code = labels.code(rows.IGNORED if ignored else rows.OPERATOR, name)
-        self.allocation_code = labels.code(rows.ALLOCATION, name, Category.UNATTRIBUTED)
-        self.inside_code = labels.code(rows.SAMPLE, name)
-        # What may change a storage's size, and what makes a gradient a parameter's.
-        self.collective = name if name in COLLECTIVES else None
-        self.watched = name.startswith(_WATCHED) or "out" in name.rpartition(".")[2]
-
-
-class _DispatchMode(TorchDispatchMode):
-    """Calls the function it was given for every operator."""
-
-    supports_higher_order_operators = True
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Let `torch.compile` work as without us; what runs inside a compiled region is not seen."""
-        return True
-
-    def __init__(self, dispatch: Callable[..., Any]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch's is not annotated
-        self.call(dispatch)
-
-    def call(self, dispatch: Callable[..., Any]) -> None:
-        """Call this function, with the mode as its first argument, from now on."""
-        # On the instance: the dispatcher finds it there without the wrapper that torch puts around a class's
-        # (0.6 µs per operator), and it can be replaced.
-        self.__torch_dispatch__ = types.MethodType(dispatch, self)  # type: ignore[method-assign]  # see above
-        self.dispatch = dispatch
-
-
-def _pass_through(
-    _mode: _DispatchMode, func: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-) -> Any:
-    return func(*args, **(kwargs or {}))
 
 
 class Capture:
@@ -135,11 +84,11 @@ class Capture:
         self.on_optimizer_step: Callable[[torch.optim.Optimizer], None] | None = None
         self.on_error: Callable[[BaseException, int, int, int], None] | None = None
         self.failed: Exception | None = None
-        self._operators: dict[int, _Operator] = {}
+        self._operators: dict[int, Operator] = {}
         self._inside = Inside(self.running) if inside else None
         self._stamps = Stamps(labels, self.running) if stamp else None
         self._details = details
-        self._mode = _DispatchMode(_pass_through)
+        self._mode = DispatchMode(pass_through)
         self._watching = False
         self._other_threads: OtherThreads | None = None
         self._hooks: list[Any] = []
@@ -225,7 +174,7 @@ class Capture:
             self._step_hook.remove()
         self._step_hook = None
         self._unhook()
-        self._mode.call(_pass_through)
+        self._mode.call(pass_through)
 
     def _unhook(self) -> None:
         for hook in self._hooks:
@@ -348,7 +297,7 @@ class Capture:
         unwrapping = Unwrapping(lambda change: self._mode.call(change(self._mode.dispatch)))
 
         def dispatch(
-            _mode: _DispatchMode, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+            _mode: DispatchMode, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
         ) -> Any:
             if types and unwrapping.is_left_to_dtensor(types):
                 return NotImplemented
@@ -439,14 +388,14 @@ class Capture:
 
         return detailed
 
-    def _operator(self, function: Any) -> _Operator:
-        operator = _Operator(function, self.labels)
+    def _operator(self, function: Any) -> Operator:
+        operator = Operator(function, self.labels)
         if self._inside is not None:
             self._inside.watch(str(function), operator)
         return self._operators.setdefault(id(function), operator)
 
     def _look_through(
-        self, result: Any, args: tuple[Any, ...], operator: _Operator, context: int, now: int, thread: Thread
+        self, result: Any, args: tuple[Any, ...], operator: Operator, context: int, now: int, thread: Thread
     ) -> StorageRef | None:
         """Everything but a lone plain tensor: find new and resized storages; returns one of them."""
         known = None
@@ -462,7 +411,7 @@ class Capture:
         return known
 
     def _look_at(
-        self, tensor: torch.Tensor, operator: _Operator, context: int, now: int, thread: Thread
+        self, tensor: torch.Tensor, operator: Operator, context: int, now: int, thread: Thread
     ) -> StorageRef | None:
         storage = storage_of(tensor)
         if storage is None:
