@@ -14,10 +14,11 @@ from memexport.tracker import rows
 from memexport.tracker.categories import Categories
 from memexport.tracker.chunk import Derived, Ints, Positions, Rows
 from memexport.tracker.rows import DEVICE_UNIT, Labels
-from memexport.tracker.spans import PhaseRuns, Steps
+from memexport.tracker.spans import STEP, PhaseRuns, Steps
 from memexport.tracker.trace_context import ActiveTraces, give_to_markers
 
 Columns = dict[str, npt.NDArray[Any]]
+Mask = npt.NDArray[np.bool_]
 
 START = "start"
 PEAK = "peak"
@@ -45,6 +46,9 @@ _CALLS = _kinds(rows.OPERATOR, rows.IGNORED)
 # Columns that the assembler fills with one value; and those that there are only on request.
 _CONSTANT = ("rank",)
 _DETAILS = ("inputs", "stack")
+# What the SPAN of a step has no value of.
+_NOT_OF_STEPS = ("module", "phase", "category", "device", "size_bytes", "allocated_bytes", "active_bytes",
+                 "reserved_bytes", "address", *_DETAILS)  # fmt: skip
 
 
 class Assembler:
@@ -98,6 +102,9 @@ class Assembler:
             columns |= self._details.columns(parsed)
         if (parsed.kind == rows.REQUEST).any():
             columns |= self._requests(parsed, columns)
+        is_bare = (parsed.kind == rows.STEP) & (parsed.first != 0)
+        if is_bare.any():
+            columns |= self._bare_steps(parsed, columns, is_bare)
         columns["step"], derived = self._steps.read(parsed)
         works = np.flatnonzero(_WORKS[parsed.kind])
         derived += self._recomputations.read(parsed, works) + self._phases.read(parsed, works)
@@ -132,6 +139,18 @@ class Assembler:
             "size_bytes": np.where(is_operator, chunk.second, size),
             "address": np.where(moves, chunk.second, 0).view(np.uint64),
         }
+
+    def _bare_steps(self, chunk: Rows, columns: Columns, where: Mask) -> Columns:
+        """The columns with a SPAN for each step that was not recorded in detail: there may be millions."""
+        nothing = {name: NULLS[name] for name in _NOT_OF_STEPS if name in columns}
+        values: dict[str, Any] = {
+            "kind": np.uint8(rows.SPAN),
+            "time_unix_ns": chunk.first + self._offset,
+            "duration_ns": chunk.time - chunk.first,
+            "name": np.uint32(self._labels.tables.strings.intern(STEP)),
+            **nothing,
+        }
+        return {name: np.where(where, value, columns[name]) for name, value in values.items()}
 
     def _requests(self, chunk: Rows, columns: Columns) -> Columns:
         """The columns with requests that failed in them: a MARKER each, and a SAMPLE of what was left."""

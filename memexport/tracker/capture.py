@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -55,7 +54,6 @@ class Capture:
         claims: says what storages are for.
         trace: looks for the OpenTelemetry span that is active.
         on_optimizer_step: called with an optimizer after its step.
-        optimizers: those that made a step.
         survivors: what was alive when it paused.
         on_error: called with an error that an operator raised, the operator's code and context, and when it
             ended.
@@ -95,26 +93,27 @@ class Capture:
         self._step_hook: Any = None
         self._depth = 0
         self.survivors = Survivors(self.storages, self.running, self.log_bytes)
-        self.optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
-        self._latest_optimizer: Callable[[], torch.optim.Optimizer | None] = lambda: None
 
     # ---- life cycle
 
     def start(self) -> None:
         """Push the mode and register the hooks."""
         self._mode.call(self._whole_dispatch())
-        # Not with the others: it is in this hook that recording may pause, and torch goes through them then.
-        self._step_hook = register_optimizer_step_post_hook(self._guarded(self._optimizer_ends))
         self._watch()
 
     def pause(self) -> None:
-        """Take the mode and the hooks away until `resume`; only ends of optimizer steps are still told.
+        """Take the mode and the hooks away until `resume`.
+
+        If `on_optimizer_step` is set, it is still called: recording may pause in that very hook, and torch
+        goes through its hooks then, so that none may be removed.
 
         Must be called in the thread that called `start`.
         """
         self._watching = False
         self._depth = torch.utils._python_dispatch._get_current_dispatch_mode_stack().index(self._mode)
         self._unhook()
+        if self.on_optimizer_step is None:
+            self._forget_step_hook()
         self._remove_mode()
         self.survivors.keep()
         self.running.forget()
@@ -140,6 +139,8 @@ class Capture:
             register.register_module_buffer_registration_hook(guarded(self._buffer_set)),
             register_optimizer_step_pre_hook(guarded(self._optimizer_starts)),
         ]
+        if self._step_hook is None:
+            self._step_hook = register_optimizer_step_post_hook(self._guarded(self._optimizer_ends))
         self._watching = True
         self._other_threads = OtherThreads(self._mode)
         self.storages.watch_resizing(self.fail)
@@ -170,11 +171,14 @@ class Capture:
             modes._push_mode(mode)
 
     def _silence(self) -> None:
+        self._forget_step_hook()
+        self._unhook()
+        self._mode.call(pass_through)
+
+    def _forget_step_hook(self) -> None:
         if self._step_hook is not None:
             self._step_hook.remove()
         self._step_hook = None
-        self._unhook()
-        self._mode.call(pass_through)
 
     def _unhook(self) -> None:
         for hook in self._hooks:
@@ -253,9 +257,6 @@ class Capture:
         self.running.optimizer_starts()
 
     def _optimizer_ends(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
-        if self._latest_optimizer() is not optimizer:
-            self.optimizers.add(optimizer)
-            self._latest_optimizer = weakref.ref(optimizer)
         if self._watching:
             self.claims.optimizer(optimizer)
             self.running.optimizer_ends()

@@ -13,8 +13,8 @@ of our own, no per-event Python object, 32 bytes a row until the drain thread ta
     SAMPLE        when          0             0             a COUNTERS row follows
     SAMPLE        when          bytes         0             inside an operator on the CPU, more than tracked
     COUNTERS      allocated     active        reserved      of the code's device, for the row before it there
-    STEP          when          0             0             a training step ended; first = 1: one that was not
-                                                            recorded in detail
+    STEP          when          0             0             a training step ended
+    STEP          when          began         0             likewise, one that was not recorded in detail
     REQUEST       when          bytes or −1   stack id      a request for memory failed (its name is "oom"),
                                                             what the device had left then ("device_free")
     BEGINS        when          0             0             the next step begins here, not earlier

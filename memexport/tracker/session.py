@@ -18,7 +18,7 @@ from memexport.exporters import Exporter
 from memexport.model import Category, Device, EventBatch, RecordingEnd, Tables
 from memexport.schedule import Schedule
 from memexport.tracker import compiled, counters
-from memexport.tracker.alive import tensors_alive
+from memexport.tracker.alive import look_around
 from memexport.tracker.assemble import START, Assembler
 from memexport.tracker.capture import Capture
 from memexport.tracker.coverage import PeakCoverage
@@ -79,7 +79,7 @@ class Session:
         self._is_exact = exact
         # Looking for tensors takes a while (all of Python's objects are looked at): before the clock starts.
         # Nothing of what is simulated from here on lives already.
-        self._others = [] if simulation is not None else list(tensors_alive(fake=fake))
+        self._others = [] if simulation is not None else look_around(fake=fake).tensors
         self._pid = os.getpid()
         self._tables = Tables()
         self._labels = Labels(self._tables)
@@ -322,8 +322,9 @@ class Session:
     def _register_again(self) -> None:
         """After a pause: whatever is not followed yet."""
         self._register_models(self._capture.running.tree.root_modules())
-        self._register_optimizers(list(self._capture.optimizers))
-        self._capture.claims.tensors(tensors_alive(fake=self._fake), Category.UNATTRIBUTED, None)
+        alive = look_around(fake=self._fake)
+        self._register_optimizers(alive.optimizers)
+        self._capture.claims.tensors(alive.tensors, Category.UNATTRIBUTED, None)
 
     def _register_models(self, modules: Sequence[nn.Module]) -> None:
         for root in modules:

@@ -19,7 +19,7 @@ BOUNDARY: Final = "fw_bw_boundary"
 
 
 class Steps:
-    """Numbers the training steps, and makes a SPAN and a MARKER of each.
+    """Numbers the training steps, and makes a SPAN and a MARKER of each that was recorded in detail.
 
     Args:
         labels: interns names.
@@ -35,38 +35,40 @@ class Steps:
         self._thread = 0
 
     def read(self, chunk: Rows) -> tuple[Ints, list[Derived]]:
-        """The column `step`, and the steps that end in this chunk."""
+        """The column `step`, and the recorded steps that end in this chunk."""
         is_end = chunk.kind == rows.STEP
-        begins = chunk.kind == rows.BEGINS
         step = self._step + np.cumsum(is_end) - is_end
         if self._began is None and len(chunk):
             self._began = int(chunk.time[0])
-        works = np.flatnonzero(chunk.kind == rows.OPERATOR)
+        bounds = np.flatnonzero(is_end | (chunk.kind == rows.BEGINS))
+        times = chunk.time[bounds].tolist()
         derived: list[Derived] = []
-        for end in np.flatnonzero(is_end | begins).tolist():
-            if begins[end]:
-                self._began = int(chunk.time[end])
-                continue
+        for index in np.flatnonzero((is_end & (chunk.first == 0))[bounds]).tolist():
+            end = int(bounds[index])
+            began = times[index - 1] if index else self._began
             self._thread = int(chunk.thread[end])
-            # A step that was not recorded in detail has no marker: there may be millions of them.
-            derived += self._end(end, int(chunk.time[end]))[: 1 if chunk.first[end] else 2]
-            self._worked = False
-        if len(works):
-            self._thread = int(chunk.thread[works[-1]])
-            self._worked |= not len(derived) or int(works[-1]) > derived[-1].after
+            derived += self._events(end, int(step[end]), began, times[index])
+        self._go_on(chunk, int(is_end.sum()), bounds)
         return step, derived
 
     def close(self, now: int) -> list[Derived]:
         """The step that is open, if anything ran in it: without a marker, for nobody said that it ended."""
-        return self._end(0, now)[:1] if self._worked else []
+        return self._events(0, self._step, self._began, now)[:1] if self._worked else []
 
-    def _end(self, row: int, now: int) -> list[Derived]:
-        began = self._began if self._began is not None else now
-        common = {"name": self._name, "step": self._step, "thread": self._thread}
+    def _go_on(self, chunk: Rows, ended: int, bounds: Ints) -> None:
+        works = np.flatnonzero(chunk.kind == rows.OPERATOR)
+        self._step += ended
+        if len(bounds):
+            self._began, self._worked = int(chunk.time[bounds[-1]]), False
+        if len(works):
+            self._thread = int(chunk.thread[works[-1]])
+            self._worked |= not len(bounds) or bool(works[-1] > bounds[-1])
+
+    def _events(self, row: int, step: int, began: int | None, now: int) -> list[Derived]:
+        common = {"name": self._name, "step": step, "thread": self._thread}
+        began = now if began is None else began
         span = {"kind": EventKind.SPAN, "time_unix_ns": began, "duration_ns": now - began, **common}
         marker = {"kind": EventKind.MARKER, "time_unix_ns": now, "duration_ns": 0, **common}
-        self._began = now
-        self._step += 1
         return [Derived(row, span), Derived(row, marker)]
 
 

@@ -10,7 +10,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Final
 
 from memexport.analysis.pauses import NOT_RECORDED
 from memexport.schedule import Schedule
@@ -18,8 +17,6 @@ from memexport.tracker import rows
 from memexport.tracker.capture import Capture
 from memexport.tracker.step_counters import StepCounters
 from memexport.tracker.stream import DrainThread
-
-_NO_DETAIL: Final = 1
 
 
 class Windows:
@@ -49,6 +46,7 @@ class Windows:
         self._push, self._pack, self._clock = capture.log_bytes.extend, rows.ROW.pack, time.perf_counter_ns
         self._change: int | None = None
         self._paused_ns: int | None = None
+        self._began_ns = 0
         self._context = 0
         self._thread = 0
         self._pid = os.getpid()
@@ -74,7 +72,8 @@ class Windows:
         else:
             # As short as can be: outside of a window this is all that runs.
             now = self._clock()
-            row = self._pack(rows.STEP, self._context, now, _NO_DETAIL, 0)
+            row = self._pack(rows.STEP, self._context, now, self._began_ns, 0)
+            self._began_ns = now
             self._push(self._counters.rows(self._context, now) + row if self._counters.is_needed else row)
         if self.steps == self._change:
             self._turn()
@@ -130,7 +129,8 @@ class Windows:
 
     def _begin_step(self) -> None:
         """What it took to get here is not the step's."""
-        self._log(rows.BEGINS, time.perf_counter_ns(), 0)
+        self._began_ns = time.perf_counter_ns()
+        self._log(rows.BEGINS, self._began_ns, 0)
 
     def _log_pause(self) -> None:
         code = self._capture.labels.code(rows.SPAN, NOT_RECORDED)
