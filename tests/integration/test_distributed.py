@@ -1,4 +1,4 @@
-"""Two real processes that train together over gloo, each under a tracker; their recordings merged."""
+"""Four real processes that train together over gloo, each under a tracker; their recordings merged."""
 
 from __future__ import annotations
 
@@ -55,6 +55,7 @@ dist.destroy_process_group()
 """
 
 
+RANKS = 4
 LARGEST_LAYER_BYTES = (64 * 128 + 128) * 4
 
 
@@ -68,7 +69,7 @@ def free_port() -> int:
 def test_each_rank_knows_its_own_memory_and_the_ranks_merge(how: str, tmp_path: Path) -> None:
     """The assertions of the script hold in each process: against the tensors that it holds."""
     (tmp_path / "train.py").write_text(SCRIPT)
-    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(RANKS)}
     ranks = [
         subprocess.Popen(
             [sys.executable, "train.py", how],
@@ -77,13 +78,13 @@ def test_each_rank_knows_its_own_memory_and_the_ranks_merge(how: str, tmp_path: 
             stderr=subprocess.PIPE,
             text=True,
         )
-        for rank in range(2)
+        for rank in range(RANKS)
     ]
     said = [process.communicate(timeout=180)[1] for process in ranks]
-    assert [process.returncode for process in ranks] == [0, 0], "\n".join(said)
-    with pipeline.merge([tmp_path / "run-1.memx", tmp_path / "run-0.memx"]) as merged:
+    assert [process.returncode for process in ranks] == [0] * RANKS, "\n".join(said)
+    with pipeline.merge([tmp_path / f"run-{rank}.memx" for rank in reversed(range(RANKS))]) as merged:
         summary = merged.summary()
-    assert list(summary.devices) == ["rank 0 cpu", "rank 1 cpu"]
+    assert list(summary.devices) == [f"rank {rank} cpu" for rank in range(RANKS)]
     peaks = [device.allocated.peak for device in summary.devices.values() if device.allocated]
     # gloo's thread lets go of what it gathered when it gets to it: one layer more may live at a rank's peak.
     assert min(peaks) > 0
