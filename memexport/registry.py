@@ -81,7 +81,7 @@ EXPORTERS: tuple[Format, ...] = (
     Format("csv", (".csv", ".csv.gz"), "memexport.exporters.csv:CsvExporter", "beta",
            "comma-separated values, one event a line, for spreadsheets"),
     Format("pprof", (".pb.gz",), "memexport.exporters.pprof:PprofExporter", "beta",
-           "pprof profile of the peak: go tool pprof, Pyroscope",
+           "pprof profile of the peak: opens in go tool pprof",
            "Look at it: go tool pprof -top {path}"),
     Format("html", (".html",), "memexport.exporters.html:HtmlExporter", "beta",
            "self-contained page: memory over time, what was live when, modules at the peak",

@@ -1,4 +1,4 @@
-"""A profile as `go tool pprof` and Pyroscope read it: one protobuf message with tables of its own.
+"""A profile as `go tool pprof` reads it: one protobuf message with tables of its own.
 
 https://github.com/google/pprof/blob/main/proto/profile.proto
 """
