@@ -18,7 +18,7 @@ from memexport.ranks import filled, this_process
 from memexport.schedule import Schedule
 from memexport.tracker import exact_record, stamping
 from memexport.tracker.fake_options import FakeOptions, budget_bytes
-from memexport.tracker.oom_options import OnOom, OomOptions
+from memexport.tracker.oom.options import OnOom, OomOptions
 from memexport.tracker.outputs import archive_limit, exporters_to
 from memexport.tracker.session import Session
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from memexport.analysis.summary import Summary, SummaryFold
 from memexport.exporters import Exporter
-from memexport.model import Category, Device, EventBatch, RecordingEnd, Tables
+from memexport.model import Device, EventBatch, RecordingEnd, Tables
 from memexport.schedule import Schedule
 from memexport.tracker import compiled, counters
 from memexport.tracker.alive import look_around
@@ -28,12 +28,13 @@ from memexport.tracker.exact_capture import ExactCapture
 from memexport.tracker.exact_join import JoinedRows
 from memexport.tracker.held import HeldRows, Ready
 from memexport.tracker.levels import Levels
-from memexport.tracker.oom_options import OomOptions
-from memexport.tracker.oom_recorder import OomRecorder, Process, observe
-from memexport.tracker.oom_request import is_oom, request_of
-from memexport.tracker.oom_ring import Ring
-from memexport.tracker.oom_rows import RequestLog
+from memexport.tracker.oom.options import OomOptions
+from memexport.tracker.oom.recorder import OomRecorder, Process, observe
+from memexport.tracker.oom.request import is_oom, request_of
+from memexport.tracker.oom.ring import Ring
+from memexport.tracker.oom.rows import RequestLog
 from memexport.tracker.process import describe_process
+from memexport.tracker.registration import Registration
 from memexport.tracker.rows import Labels
 from memexport.tracker.stream import DrainThread, ExportThread
 from memexport.tracker.windows import Windows
@@ -91,6 +92,7 @@ class Session:
         self._capture = make_capture(
             self._labels, fake=fake, details=details, inside=inside, stamp=annotate_snapshots
         )
+        self._registration = Registration(self._capture, fake=fake)
         options: dict[str, object] = {"flush_interval": flush_interval, "fake": fake}
         options |= {"capture": "allocator" if exact else "operators"}
         options |= {"record_shapes": shapes, "record_stacks": stacks}
@@ -118,7 +120,7 @@ class Session:
         self._drain = DrainThread(self._capture.log_bytes, self._take, flush_interval)
         self._windows = None
         if schedule is not None:
-            self._windows = Windows(schedule, self._capture, self._drain, self._register_again)
+            self._windows = Windows(schedule, self._capture, self._drain, self._registration.again)
         # No method: outside of a window this call is all that a step costs.
         self.step: Callable[[], None] = (self._windows or self._capture).step
         self._assembling = threading.Lock()
@@ -160,9 +162,7 @@ class Session:
         if self._oom is not None:
             self._oom.check()
         self._export.begin(self._info, self._tables, self._end)
-        self._register_models(modules)
-        self._register_optimizers(optimizers)
-        self._capture.claims.tensors(self._others, Category.UNATTRIBUTED, None)
+        self._registration.first(modules, optimizers, self._others)
         self._others.clear()
         self._capture.storages.sample()
         self._capture.mark(START)
@@ -307,36 +307,15 @@ class Session:
         if self._leading_optimizer() is optimizer:
             self.step()
 
-    # ---- what lives before the start, or before recording goes on
-
     def _look_again(self) -> None:
         """In a pause, log what died and what was made since recording paused."""
         if self._windows is None or not self._windows.is_paused:
             return
         try:
             self._capture.survivors.give_back()
-            self._register_again()
+            self._registration.again()
         except Exception as error:
             self._capture.fail(error)
-
-    def _register_again(self) -> None:
-        """After a pause: whatever is not followed yet."""
-        self._register_models(self._capture.running.tree.root_modules())
-        alive = look_around(fake=self._fake)
-        self._register_optimizers(alive.optimizers)
-        self._capture.claims.tensors(alive.tensors, Category.UNATTRIBUTED, None)
-
-    def _register_models(self, modules: Sequence[nn.Module]) -> None:
-        for root in modules:
-            self._capture.claims.model(root, self._capture.running.tree.give(root))
-            for parameter in root.parameters():
-                if parameter.grad is not None:
-                    owner = self._capture.running.tree.owner_of_parameter(parameter)
-                    self._capture.claims.tensors([parameter.grad], Category.GRADIENT, owner)
-
-    def _register_optimizers(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-        for optimizer in optimizers:
-            self._capture.claims.optimizer(optimizer)
 
 
 _watched: weakref.WeakSet[Capture] = weakref.WeakSet()

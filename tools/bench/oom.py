@@ -16,7 +16,7 @@ import torch
 from rounds import Costs, EmptyMode, Tools, Training, options
 
 import memexport
-from memexport.tracker.oom_report import OomReport
+from memexport.tracker.oom.report import OomReport
 
 _SMALL, _LARGE = 20_000, 10_000_000
 _TARGET = "≤ 1.5"

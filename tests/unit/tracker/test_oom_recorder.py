@@ -22,8 +22,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import memexport
 from memexport.errors import OutputError, UsageError
-from memexport.tracker import oom_observer
-from memexport.tracker.oom_report import HEADLINE, OomReport
+from memexport.tracker.oom import observer
+from memexport.tracker.oom.report import HEADLINE, OomReport
 
 TOO_MUCH_BYTES = 4 * TOO_MUCH
 
@@ -243,9 +243,9 @@ def test_where_an_accelerator_says_what_it_refused_that_counts(monkeypatch: pyte
     observers: list[Any] = []
     attach = observers.append
     monkeypatch.setattr(torch._C, "_cuda_attachOutOfMemoryObserver", attach, raising=False)
-    monkeypatch.setattr(oom_observer, "_attached", set())
-    oom_observer.attach("cuda")
-    oom_observer.attach("cuda")
+    monkeypatch.setattr(observer, "_attached", set())
+    observer.attach("cuda")
+    observer.attach("cuda")
     (observe,) = observers
     gib = 1 << 30
 
@@ -266,10 +266,10 @@ def test_a_torch_without_observers_is_no_error(monkeypatch: pytest.MonkeyPatch) 
     def refuse(_: Any) -> None:
         raise RuntimeError("no driver")
 
-    monkeypatch.setattr(oom_observer, "_attached", set())
-    oom_observer.attach("nothing")
+    monkeypatch.setattr(observer, "_attached", set())
+    observer.attach("nothing")
     monkeypatch.setattr(torch._C, "_cuda_attachOutOfMemoryObserver", refuse, raising=False)
-    oom_observer.attach("cuda")
+    observer.attach("cuda")
 
 
 def broken(*_: Any, **__: Any) -> Any:
@@ -279,18 +279,18 @@ def broken(*_: Any, **__: Any) -> Any:
 @pytest.mark.parametrize(
     "target",
     [
-        "oom_recorder.OomRecorder._write",
-        "oom_recorder.OomRecorder._with_live",
-        "oom_rows.RequestLog.log",
-        "oom_recorder.stack_of",
-        "oom_target.Target.next_path",
-        "oom_recorder.request_of",
+        "recorder.OomRecorder._write",
+        "recorder.OomRecorder._with_live",
+        "rows.RequestLog.log",
+        "recorder.stack_of",
+        "target.Target.next_path",
+        "recorder.request_of",
     ],
 )
 def test_an_error_of_our_own_is_logged_once_and_goes_no_further(
     target: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(f"memexport.tracker.{target}", broken)
+    monkeypatch.setattr(f"memexport.tracker.oom.{target}", broken)
     with memexport.Tracker(on_oom=tmp_path):
         for _ in range(2):
             with pytest.raises(RuntimeError, match="DefaultCPUAllocator"):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from failing import CUDA_MESSAGE, TOO_MUCH
 
-from memexport.tracker.oom_request import Request, is_oom, request_of
+from memexport.tracker.oom.request import Request, is_oom, request_of
 
 GIB = 1 << 30
 

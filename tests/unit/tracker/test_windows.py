@@ -322,7 +322,7 @@ def test_an_error_of_ours_when_recording_goes_on_stops_the_recording_and_not_the
 
     training = Training()
     with memexport.Tracker(training.model, every=3) as tracker:
-        monkeypatch.setattr("memexport.tracker.session.look_around", broken)
+        monkeypatch.setattr("memexport.tracker.registration.look_around", broken)
         for number in range(8):
             training.step(number)
             tracker.step()

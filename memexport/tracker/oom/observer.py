@@ -11,7 +11,7 @@ from typing import Final
 
 import torch
 
-from memexport.tracker.oom_request import Request
+from memexport.tracker.oom.request import Request
 
 _attached: Final[set[str]] = set()
 _refused: Final[dict[int, Request]] = {}

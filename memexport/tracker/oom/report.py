@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from memexport.analysis.text import human_bytes, printable
-from memexport.tracker.oom_live import NOBODY, UNKNOWN, Counters, Held
+from memexport.tracker.oom.live import NOBODY, UNKNOWN, Counters, Held
 
 HEADLINE: Final = "memexport: out of memory"
 """How every note begins: an error that has one is not reported again."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from memexport.errors import MemexportError, UsageError
-from memexport.tracker.oom_report import OomReport
-from memexport.tracker.oom_target import Target
+from memexport.tracker.oom.report import OomReport
+from memexport.tracker.oom.target import Target
 
 log = logging.getLogger("memexport")
 

@@ -13,7 +13,7 @@ from memexport.tracker import rows
 from memexport.tracker.assemble import START, Assembler
 from memexport.tracker.chunk import Rows
 from memexport.tracker.held import HeldRows
-from memexport.tracker.oom_ring import Baseline, Contents
+from memexport.tracker.oom.ring import Baseline, Contents
 from memexport.tracker.rows import DEVICE_UNIT, ROW_DTYPE, Labels
 
 MakeAssembler = Callable[[int, int | None], Assembler]

@@ -24,15 +24,15 @@ from memexport.analysis.summary import SummaryFold
 from memexport.exporters import Exporter
 from memexport.exporters.archive import ArchiveExporter  # noqa: F401 - there is no memory for it later
 from memexport.model import EventBatch, Phase, RecordingEnd, RecordingInfo, Tables
-from memexport.tracker import oom_observer, oom_replay
 from memexport.tracker.capture import Capture
-from memexport.tracker.oom_live import NOBODY, LiveNow
-from memexport.tracker.oom_report import HEADLINE, OomReport
-from memexport.tracker.oom_request import Request, is_oom, message, request_of
-from memexport.tracker.oom_ring import Contents, Ring
-from memexport.tracker.oom_rows import RequestLog
-from memexport.tracker.oom_stack import stack_of
-from memexport.tracker.oom_target import Target
+from memexport.tracker.oom import observer, replay
+from memexport.tracker.oom.live import NOBODY, LiveNow
+from memexport.tracker.oom.report import HEADLINE, OomReport
+from memexport.tracker.oom.request import Request, is_oom, message, request_of
+from memexport.tracker.oom.ring import Contents, Ring
+from memexport.tracker.oom.rows import RequestLog
+from memexport.tracker.oom.stack import stack_of
+from memexport.tracker.oom.target import Target
 from memexport.tracker.rows import LABEL_UNIT
 
 log = logging.getLogger("memexport")
@@ -56,7 +56,7 @@ class Process:
     capture: Capture
     info: RecordingInfo
     tables: Tables
-    make_assembler: oom_replay.MakeAssembler
+    make_assembler: replay.MakeAssembler
     flush: Callable[[], None]
     end: Callable[[], RecordingEnd]
 
@@ -219,7 +219,7 @@ class OomRecorder:
         if contents.chunks:
             labels = self._process.capture.labels
             now = time.perf_counter_ns()
-            yield from oom_replay.batches(contents, labels, self._process.make_assembler, now)
+            yield from replay.batches(contents, labels, self._process.make_assembler, now)
 
     def _write(self, contents: Contents, path: Path) -> None:
         exporter: Exporter = pipeline.exporter_to(path, overwrite=True)
@@ -255,7 +255,7 @@ def _has_note(error: BaseException) -> bool:
 
 def _completed(said: Request) -> Request:
     """What the message says, with what the allocator told if it was of the same request."""
-    told = oom_observer.take()
+    told = observer.take()
     if told is None or (said.device not in (None, told.device)):
         return said
     asked = told.bytes or 0
@@ -267,4 +267,4 @@ def _completed(said: Request) -> Request:
 def observe(device: torch.device) -> None:
     """A device was met for the first time: let its allocator tell what it refuses."""
     if device.type != "cpu":
-        oom_observer.attach(device.type)
+        observer.attach(device.type)

@@ -11,7 +11,7 @@ from memexport.model import Phase
 from memexport.tracker import rows
 from memexport.tracker.assemble import DEVICE_FREE, OOM
 from memexport.tracker.capture import Capture
-from memexport.tracker.oom_request import Request
+from memexport.tracker.oom.request import Request
 
 
 class RequestLog:
