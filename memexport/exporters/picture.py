@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Literal
 
 from memexport.analysis.palette import ThemeName
@@ -12,7 +13,7 @@ from memexport.model import EventBatch, RecordingEnd, RecordingInfo, Tables
 from memexport.plot.picture import Look, render_png, render_svg, require_matplotlib
 
 
-class _PictureExporter:
+class _PictureExporter(ABC):
     """A picture, written when the recording ends.
 
     Args:
@@ -56,8 +57,9 @@ class _PictureExporter:
         """Leave no half-written file behind."""
         self._destination.discard()
 
+    @abstractmethod
     def _rendered(self, timeline: Timeline) -> bytes:
-        raise NotImplementedError
+        """The whole file."""
 
 
 class PngExporter(_PictureExporter):
