@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-SCHEMA_VERSION: Final = "1.0"
+SCHEMA_VERSION: Final = "1.1"
 """The version of this model and of the archive that carries it: major.minor."""
 
 
@@ -87,6 +87,8 @@ COLUMNS: Final[Mapping[str, np.dtype[Any]]] = {
     "reserved_bytes": np.dtype("i8"),
     "address": np.dtype("u8"),
     "inputs": np.dtype("u4"),
+    "input_bytes": np.dtype("i8"),
+    "output_bytes": np.dtype("i8"),
 }
 """Every column of an `EventBatch` and its type, in the order in which files keep them."""
 
@@ -112,6 +114,8 @@ NULLS: Final[Mapping[str, int]] = {
     "reserved_bytes": -1,
     "address": 0,
     "inputs": 0,
+    "input_bytes": -1,
+    "output_bytes": -1,
 }
 """What each column holds where a value is not known or has no meaning. `kind` and `time_unix_ns` always have
 a value: theirs only fill columns that a caller left out."""
@@ -147,6 +151,10 @@ class EventBatch:
     `size_bytes` is what an ALLOCATION takes and what a RELEASE gives back (both ≥ 0); for an OPERATOR, its
     net change (what it allocated less what was released while it ran).
 
+    `input_bytes` and `output_bytes` are of a module call: the storages of the tensors that it was called with
+    and that it returned, each storage counted once and whole. Tensors are found within tuples, lists and
+    dicts. Null for a call that raised (as torch.utils.checkpoint lets recomputations do that need not go on).
+
     Built from any of the columns; those left out are null throughout and take no memory. Arrays are
     converted to the column's type and made read-only views; the caller's own array stays writable but must
     not be written to any more.
@@ -175,6 +183,8 @@ class EventBatch:
     reserved_bytes: Column
     address: Column
     inputs: Column
+    input_bytes: Column
+    output_bytes: Column
 
     def __init__(self, *, kind: npt.ArrayLike, **columns: npt.ArrayLike) -> None:
         unknown = columns.keys() - COLUMNS.keys()
@@ -315,7 +325,7 @@ class Device:
     """A device with memory of its own.
 
     Attributes:
-        type: torch's name for it: "cpu", "cuda", "xpu", "mps".
+        type: torch's name for it: "cpu", "cuda", "xpu", "mps", or what its vendor registered.
         index: torch's index, None where the type has only one.
         name: what the vendor calls it, or None.
         uuid: the vendor's unique id, or None.

@@ -85,6 +85,8 @@ def _varied(names: list[int], stack: int) -> EventBatch:
         active_bytes=allocated + 512 * (number % 3),
         reserved_bytes=np.where(number < 8, -1, 2**21 * (1 + number // 32)),
         address=np.where(moved == 0, 0, 0x7F00_0000_0000 + 512 * (number // 4 % 7)),
+        input_bytes=np.where(kind == EventKind.SPAN, 128 * number, -1),
+        output_bytes=np.where((kind == EventKind.SPAN) & (number % 8 == 3), 96 * number, -1),
     )
 
 
@@ -106,6 +108,8 @@ def _extreme() -> EventBatch:
         active_bytes=[greatest, least, 0],
         reserved_bytes=[0, least, greatest],
         address=[0, 2**64 - 1, 2**63],
+        input_bytes=[least, greatest, 0],
+        output_bytes=[0, least, greatest],
     )
 
 

@@ -33,6 +33,9 @@ class ModulePass:
         peak: at the moment of the most bytes until it ended.
         after: when it ended.
         activation_bytes: what it made for a backward to come, with the modules below it.
+        input_bytes: the storages of the tensors that it was called with, on all devices together; None for a
+            backward, and where that is not known.
+        output_bytes: of those that it returned, likewise.
     """
 
     step: int
@@ -40,6 +43,8 @@ class ModulePass:
     peak: Mapping[str, int]
     after: Mapping[str, int]
     activation_bytes: int
+    input_bytes: int | None
+    output_bytes: int | None
 
     @property
     def peak_bytes(self) -> int:
@@ -172,15 +177,19 @@ class _Rank:
         )
         made = _activations_made(events, place)
         activations = made[passes.end + 1] - made[passes.begin]
-        steps = events.step[passes.end]
+        steps, took, gave = (
+            getattr(events, name)[passes.end].tolist() for name in ("step", "input_bytes", "output_bytes")
+        )
         keys = zip(passes.module.tolist(), passes.phase.tolist(), strict=True)
         for index, (module, phase) in enumerate(keys):
             one = ModulePass(
-                int(steps[index]),
+                steps[index],
                 _named(before[index]),
                 _named(peak[index]),
                 _named(after[index]),
                 int(activations[index]),
+                _known(took[index]),
+                _known(gave[index]),
             )
             row = self._rows.get((place, module, phase))
             if row is None:
@@ -190,6 +199,10 @@ class _Rank:
             row.last = one
             if one.peak_bytes > row.highest.peak_bytes:
                 row.highest = one
+
+
+def _known(size_bytes: int) -> int | None:
+    return None if size_bytes < 0 else size_bytes
 
 
 def _nothing_runs(batch: EventBatch) -> Column:

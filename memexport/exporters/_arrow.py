@@ -35,7 +35,7 @@ ROWS: Final = 262_144
 _COLUMNS: Final = (
     *("kind", "time_unix_ns", "duration_ns", "name", "module", "phase", "category", "device", "step", "rank"),
     *("thread", "size_bytes", "allocated_bytes", "active_bytes", "reserved_bytes", "address"),
-    *("inputs", "traceparent", "stack"),
+    *("inputs", "traceparent", "stack", "input_bytes", "output_bytes"),
 )
 """Those of a line of JSONL, in its order, then those that only some recordings have."""
 

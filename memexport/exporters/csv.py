@@ -24,7 +24,7 @@ _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
 class CsvExporter:
-    """The columns of JSON lines, after a line with their names; RFC 4180 with UTF-8.
+    """The columns of every JSON line, after a line with their names; RFC 4180 with UTF-8.
 
     What is not known is an empty field. Kinds, phases and categories are the enums' names in lower case, a
     device is its name ("cuda:0"), an address an integer. Recordings with shapes have one more column,

@@ -18,7 +18,7 @@ _TEMPLATE: Final = (
 )
 # What only some recordings have, by the recorder's option.
 _LAST: Final = "}\n"
-_TRACED: Final = "%s}\n"
+_LAST_OF_SOME: Final = "%s}\n"
 _ON_REQUEST: Final = {"record_shapes": ',"inputs":%s', "record_stacks": ',"stack":%s'}
 
 
@@ -29,8 +29,8 @@ class JsonlExporter:
     address an integer. Without a clock (`clock = "index"`), `time_unix_ns` is the event's number × 1000.
 
     Recordings with shapes have one more key, "inputs" (text); those with stacks one more, "stack": a list of
-    "file:line:function", innermost first. A MARKER for which an OpenTelemetry span was active has, as its
-    last key, "traceparent" (text).
+    "file:line:function", innermost first. Two kinds of lines have more keys at their end: a MARKER for which
+    an OpenTelemetry span was active "traceparent" (text), a module's call "input_bytes" and "output_bytes".
     """
 
     def __init__(self, destination: Destination) -> None:
@@ -46,7 +46,7 @@ class JsonlExporter:
         self._categories = Fragments(
             lambda category: quoted(Category(category).name.lower() if category else None)
         )
-        self._traces = Fragments(lambda id_: f',"traceparent":{quoted(strings.get(id_))}' if id_ else "")
+        self._traces = Fragments(lambda id_: f',"traceparent":{quoted(strings.get(id_))}')
         self._stacks = Fragments(lambda id_: _stack(tables, id_))
         self._on_request = [name for name in _ON_REQUEST if info.options.get(name) == "true"]
         self._template = _TEMPLATE + "".join(_ON_REQUEST[name] for name in self._on_request)
@@ -54,12 +54,11 @@ class JsonlExporter:
 
     def write(self, batch: EventBatch) -> None:
         """Write a line for each event."""
-        traces = np.where(batch.kind == EventKind.MARKER, batch.inputs, 0)
-        if traces.any():
-            columns = (*self._columns(batch), self._traces.of(traces))
-            text = lines(self._template + _TRACED, *columns)
+        columns, last = self._columns(batch), self._last_keys(batch)
+        if last:
+            text = lines(self._template + _LAST_OF_SOME, *columns, last)
         else:
-            text = lines(self._template + _LAST, *self._columns(batch))
+            text = lines(self._template + _LAST, *columns)
         self._file.write("".join(text))
 
     def end(self, end: RecordingEnd) -> None:  # noqa: ARG002 - an Exporter's interface
@@ -95,6 +94,20 @@ class JsonlExporter:
             shown("address"),
             *(self._detail(name, batch) for name in self._on_request),
         ]
+
+    def _last_keys(self, batch: EventBatch) -> list[str]:
+        """What comes last in each line, for the few that have more to say; empty if none has."""
+        traced = np.flatnonzero((batch.kind == EventKind.MARKER) & (batch.inputs != 0))
+        calls = np.flatnonzero((batch.input_bytes >= 0) | (batch.output_bytes >= 0))
+        if not len(traced) and not len(calls):
+            return []
+        last = [""] * len(batch)
+        for row, trace in zip(traced.tolist(), self._traces.of(batch.inputs[traced]), strict=True):
+            last[row] = trace
+        sizes = (numbers(column[calls], -1, "null") for column in (batch.input_bytes, batch.output_bytes))
+        for row, took, gave in zip(calls.tolist(), *sizes, strict=True):
+            last[row] += f',"input_bytes":{took},"output_bytes":{gave}'
+        return last
 
     def _detail(self, name: str, batch: EventBatch) -> Iterable[str]:
         if name == "record_stacks":

@@ -34,6 +34,8 @@ class ColumnId(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     COLUMN_ID_RESERVED_BYTES: _ClassVar[ColumnId]
     COLUMN_ID_ADDRESS: _ClassVar[ColumnId]
     COLUMN_ID_INPUTS: _ClassVar[ColumnId]
+    COLUMN_ID_INPUT_BYTES: _ClassVar[ColumnId]
+    COLUMN_ID_OUTPUT_BYTES: _ClassVar[ColumnId]
 
 class Encoding(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -104,6 +106,8 @@ COLUMN_ID_ACTIVE_BYTES: ColumnId
 COLUMN_ID_RESERVED_BYTES: ColumnId
 COLUMN_ID_ADDRESS: ColumnId
 COLUMN_ID_INPUTS: ColumnId
+COLUMN_ID_INPUT_BYTES: ColumnId
+COLUMN_ID_OUTPUT_BYTES: ColumnId
 ENCODING_UNSPECIFIED: Encoding
 ENCODING_PLAIN: Encoding
 ENCODING_DICTIONARY: Encoding

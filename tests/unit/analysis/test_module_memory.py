@@ -26,7 +26,8 @@ class Written:
         time = 10 * len(self.rows)
         module_id = self.tables.strings.intern(module) if module else 0
         row = {"kind": kind, "module": module_id, "phase": phase, "time_unix_ns": time, "duration_ns": 1}
-        row |= {"name": 0, "device": -1, "size_bytes": 0, "category": 0, "address": 0, "step": 0} | values
+        row |= {"name": 0, "device": -1, "size_bytes": 0, "category": 0, "address": 0, "step": 0}
+        row |= {"input_bytes": -1, "output_bytes": -1} | values
         self.rows.append(row | {"rank": self.rank})
         return len(self.rows) - 1
 
@@ -43,9 +44,9 @@ class Written:
         address = self.rows[allocation]["address"]
         self.event(EventKind.RELEASE, module, phase, address=address, device=0)
 
-    def span(self, module: str, phase: Phase, began: int) -> None:
+    def span(self, module: str, phase: Phase, began: int, **values: int) -> None:
         name = self.tables.strings.intern(f"{module}'s class")
-        self.event(EventKind.SPAN, module, phase, name=name)
+        self.event(EventKind.SPAN, module, phase, name=name, **values)
         span = self.rows[-1]
         span["time_unix_ns"], span["duration_ns"] = 10 * began - 5, 10 * (len(self.rows) - 1 - began) + 6
 
@@ -64,7 +65,7 @@ def written(steps: int = 1, rank: int = -1) -> Written:
         made = recording.allocate("layer", FORWARD, 20 + step, Category.ACTIVATION)
         temporary = recording.allocate("layer", FORWARD, 7, Category.TEMPORARY)
         recording.release(temporary, "layer", FORWARD)
-        recording.span("layer", FORWARD, begin)
+        recording.span("layer", FORWARD, begin, input_bytes=40 + step, output_bytes=20 + step)
         loss = recording.allocate("Root", FORWARD, 3, Category.ACTIVATION)
         recording.span("Root", FORWARD, begin)
         recording.operator(None, FORWARD)
@@ -101,6 +102,14 @@ def test_the_activations_that_it_holds_are_those_made_in_it_and_below() -> None:
     modules = folded(written())
     assert modules["layer", FORWARD].last.activation_bytes == 20
     assert modules["Root", FORWARD].last.activation_bytes == 23
+
+
+def test_a_call_says_what_went_in_and_what_came_out_where_that_is_known() -> None:
+    modules = folded(written(2))
+    layer = modules["layer", FORWARD].last
+    assert (layer.input_bytes, layer.output_bytes) == (41, 21)
+    for unknown in (modules["Root", FORWARD], modules["layer", BACKWARD], modules["layer", RECOMPUTE]):
+        assert (unknown.last.input_bytes, unknown.last.output_bytes) == (None, None)
 
 
 def test_parameters_and_buffers_are_those_of_the_module_and_below_it() -> None:

@@ -222,7 +222,7 @@ def test_an_empty_recording_has_a_summary():
     assert summary_of([]).to_dict() == {
         **dict.fromkeys(("events", "operators", "allocations", "releases", "steps", "duration_ns"), 0),
         "format": "memexport.archive",
-        "schema_version": "1.0",
+        "schema_version": "1.1",
         "clock": "unix",
         "devices": {},
         "top_operators": [],

@@ -39,6 +39,20 @@ def test_what_is_not_known_is_null(tmp_path: Path) -> None:
     assert {key for key, value in line.items() if value is not None} == {"kind", "time_unix_ns"}
 
 
+def test_a_modules_call_and_a_traced_marker_have_keys_of_their_own(tmp_path: Path) -> None:
+    made = Made()
+    made.span("Linear", 0, 5, module="layer", input_bytes=512)
+    made.marker("step", 7, inputs=made.tables.strings.intern("00-trace-01"))
+    made.add(EventKind.SAMPLE, 8)
+    path = made.write(JsonlExporter, tmp_path / "three.jsonl")
+    call, marker, sample = map(json.loads, path.read_text().splitlines())
+    assert list(call) == [*KEYS, "input_bytes", "output_bytes"]
+    assert (call["input_bytes"], call["output_bytes"]) == (512, None)
+    assert list(marker) == [*KEYS, "traceparent"]
+    assert marker["traceparent"] == "00-trace-01"
+    assert list(sample) == KEYS
+
+
 def test_extreme_values_and_names_come_back(tmp_path: Path) -> None:
     """An address of 64 bits, a negative size, and a name that needs quoting."""
     made, name = Made(), 'a "b" \\ 🧠\n%s'

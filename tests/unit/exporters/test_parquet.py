@@ -26,7 +26,8 @@ from memexport.exporters.parquet import ParquetExporter, partition
 from memexport.model import Category, Device, EventBatch, EventKind
 
 Partitioned = functools.partial(ParquetExporter, partitioned=True)
-ONLY_SOMETIMES = ["inputs", "traceparent", "stack"]
+TEXTS_ON_REQUEST = ["inputs", "traceparent", "stack"]
+ONLY_SOMETIMES = [*TEXTS_ON_REQUEST, "input_bytes", "output_bytes"]
 
 
 def jsonl_rows(made: Made, folder: Path) -> list[dict[str, Any]]:
@@ -67,7 +68,8 @@ def test_the_types_are_those_of_the_model_and_texts_are_dictionaries(tmp_path: P
             **dict.fromkeys(("time_unix_ns", "duration_ns", "size_bytes"), "int64"),
             **dict.fromkeys(("allocated_bytes", "active_bytes", "reserved_bytes"), "int64"),
             "address": "uint64",
-            **dict.fromkeys(ONLY_SOMETIMES, text),
+            **dict.fromkeys(TEXTS_ON_REQUEST, text),
+            **dict.fromkeys(("input_bytes", "output_bytes"), "int64"),
         }
 
 
@@ -76,6 +78,15 @@ def test_inputs_traces_and_stacks_have_columns_of_their_own(tmp_path: Path) -> N
     assert operator["stack"] == "model.py:2:forward\ntrain.py:1:main"
     assert (operator["inputs"], operator["traceparent"]) == ("float32[8, 4]", None)
     assert (marker["inputs"], marker["traceparent"], marker["stack"]) == (None, "00-trace-01", None)
+
+
+def test_what_goes_into_a_call_and_comes_out_has_columns(tmp_path: Path) -> None:
+    made = Made()
+    made.span("Linear", 0, 5, module="layer", input_bytes=512, output_bytes=0)
+    made.span("step", 0, 5)
+    call, step = pq.read_table(made.write(ParquetExporter, tmp_path / "x.parquet")).to_pylist()
+    assert (call["input_bytes"], call["output_bytes"]) == (512, 0)
+    assert (step["input_bytes"], step["output_bytes"]) == (None, None)
 
 
 def test_extreme_values_and_names_come_back(tmp_path: Path) -> None:
@@ -207,7 +218,7 @@ class TestTables:
         with memexport.open(Made().write(ArchiveExporter, tmp_path / "empty.memx")) as recording:
             table = recording.to_arrow()
         assert isinstance(table, pa.Table)
-        assert (table.num_rows, table.num_columns) == (0, 19)
+        assert (table.num_rows, table.num_columns) == (0, 21)
 
 
 @pytest.mark.parametrize(
