@@ -182,8 +182,9 @@ def _fragmentation(name: str, device: DeviceSummary) -> Iterator[Advice]:
 _MUCH_UNATTRIBUTED: Final = 0.3
 _SEES_MORE: Final = {
     "memexport.archive": (
-        'On the CPU, memexport run --capture allocator (Tracker(capture="allocator")) sees what operators use'
-        " inside; what was allocated before the tracker started, or by libraries on a device, nobody named."
+        "On the CPU and one CUDA device, memexport run --capture allocator"
+        ' (Tracker(capture="allocator")) sees what operators use inside; what was allocated before the'
+        " tracker started, or by libraries on a device, nobody named."
     ),
     "torch.memory_tracker": "This format has no categories; memexport run records them.",
     "torch.cuda.snapshot": (

@@ -12,8 +12,8 @@ from memexport.model import Category, Tables
 from memexport.tracker.capture import Capture
 from memexport.tracker.claims import Claims
 from memexport.tracker.rows import Labels
-from memexport.tracker.running import NO_TASK, graph_task
 from memexport.tracker.storages import StorageRef
+from memexport.tracker.threads import NO_TASK, graph_task
 
 
 class _ModuleClaims(Claims):
@@ -44,7 +44,6 @@ class RegisteredCapture(Capture):
             self._watching = False
             self._silence()
             self._remove_mode()
-            self._operators.clear()
             self.running.forget()
             self._roots.clear()
             for hook in self._gradient_hooks:

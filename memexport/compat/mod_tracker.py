@@ -13,7 +13,7 @@ from torch import nn
 from torch.autograd.graph import register_multi_grad_hook
 
 from memexport.compat._module_names import ModuleNames
-from memexport.tracker.running import NO_TASK, graph_task
+from memexport.tracker.threads import NO_TASK, graph_task
 
 GLOBAL: Final = "Global"
 Hook = Callable[..., Any]

@@ -63,10 +63,9 @@ def _devices() -> Iterator[str]:
     import torch
 
     yield "cpu"
-    for kind in ("cuda", "xpu", "mps"):
-        backend = getattr(torch, kind, None)
-        if backend is not None and backend.is_available():
-            yield f"{backend.device_count()} × {kind}" if hasattr(backend, "device_count") else kind
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if accelerator is not None:
+        yield f"{torch.accelerator.device_count()} × {accelerator.type}"
 
 
 def _first_line(error: Exception) -> str:

@@ -52,6 +52,7 @@ class Tracker:
             is recognised, given or not.
         exporters: where to write while recording: paths (the suffix says the format; an existing file is
             replaced) or objects like `memexport.exporters.Exporter`. None at all is fine: `summary` works.
+            What goes to a URL is a temporary file here until `stop` uploads it, and stays one if that fails.
             In a path, `{rank}`, `{local_rank}`, `{host}` and `{pid}` are replaced by what this process is
             when it starts to record; where there are several and none of these, the rank is put in.
         flush_interval: seconds between writes. An event waits up to as long again, until its forward or
@@ -67,7 +68,9 @@ class Tracker:
             calls and shown as unattributed in those and later ones like them. "allocator": all that the
             allocator gave, from its own record, so that peaks are right to the byte; recording costs about
             twice the time. It needs the thread's profiler: no `torch.profiler` may be on, and
-            starting one meanwhile fails. An accelerator's counters are its allocator's own either way.
+            starting one meanwhile fails. An accelerator's counters are its allocator's own either way, and
+            so is its highest moment, also inside an operator; "allocator" adds all other moments there, on
+            one CUDA device. Beside accelerators other than CUDA's and MPS, torch cannot keep that record.
         fake: run the program on simulated tensors from `start` to `stop`: they take no memory, and nothing is
             computed. Make the model inside.
         device: with `fake`, "cuda" simulates CUDA devices too, there or not, and estimates what their caching
@@ -82,7 +85,8 @@ class Tracker:
             a report. The error gets a note that sums it up, and goes on unchanged. Without exporters, nothing
             else is recorded: that costs less, and `summary` is of the last events. If None, the environment
             variable MEMEXPORT_OOM may name a folder or file. Not with `fake` or capture="allocator".
-        oom_events: with `on_oom`, how many events at least are kept in memory, of 32 bytes each.
+        oom_events: with `on_oom`, how many events at least are kept in memory, of 32 bytes each and a
+            little more.
         every: record one `window` of steps in so many, beginning with step 0; of the others only when they
             ended, and what an accelerator's allocator then says. In between nothing else is done. Not
             together with `fake` or capture="allocator".

@@ -46,6 +46,7 @@ _CALLS = _kinds(rows.OPERATOR, rows.IGNORED)
 # Columns that the assembler fills with one value; and those that there are only on request.
 _CONSTANT = ("rank",)
 _DETAILS = ("inputs", "stack")
+_TENSOR_BYTES = ("input_bytes", "output_bytes")
 # What the SPAN of a step has no value of.
 _NOT_OF_STEPS = ("module", "phase", "category", "device", "size_bytes", "allocated_bytes", "active_bytes",
                  "reserved_bytes", "address", *_DETAILS)  # fmt: skip
@@ -98,6 +99,7 @@ class Assembler:
         known = self._categories.read(parsed, complete=complete)
         columns |= {"category": known.category, "module": known.module}
         columns["kind"] = np.where(known.anew, np.uint8(rows.ALLOCATION), parsed.kind)
+        columns |= _tensor_bytes(parsed)
         if self._details is not None:
             columns |= self._details.columns(parsed)
         if (parsed.kind == rows.REQUEST).any():
@@ -118,7 +120,7 @@ class Assembler:
         """What is only known at the end: phases and the step still open, and each device's "peak"."""
         derived = self._recomputations.close() + self._phases.close() + self._steps.close(now)
         derived += self._counters.peak_markers()
-        left_out = {*_CONSTANT} if self._details is not None else {*_CONSTANT, *_DETAILS}
+        left_out = {*_CONSTANT, *_TENSOR_BYTES} | ({*_DETAILS} if self._details is None else set())
         left_out -= {"inputs"} if self._traces.seen else set()
         nothing = {name: np.empty(0, dtype) for name, dtype in COLUMNS.items() if name not in left_out}
         return self._merge(nothing, np.empty(0, np.intp), derived)
@@ -180,6 +182,17 @@ class Assembler:
         return np.concatenate([values, np.array(more, COLUMNS[name]).astype(values.dtype)])
 
 
+def _tensor_bytes(chunk: Rows) -> Columns:
+    """`input_bytes` and `output_bytes`, where a module call's are known."""
+    calls = np.flatnonzero((chunk.kind[:-1] == rows.SPAN) & (chunk.kind[1:] == rows.TENSORS))
+    if not len(calls):
+        return {}
+    columns = {name: np.full(len(chunk), NULLS[name], np.int64) for name in _TENSOR_BYTES}
+    for name, told in zip(_TENSOR_BYTES, (chunk.time, chunk.first), strict=True):
+        columns[name][calls] = told[calls + 1]
+    return columns
+
+
 class CallDetails:
     """Gives what DETAILS rows say to the operator that follows in their thread, and to its allocations."""
 
@@ -229,9 +242,10 @@ class _Device:
 class DeviceCounters:
     """The counters after each row, per device, and where they peaked.
 
-    A device with an allocator of its own is asked after each of its operators; between, its counters are
-    unknown. On any other, `allocated` is the sum of the live storages, in a SAMPLE with what an operator took
-    inside besides, and `active` the same; nothing is reserved there that anyone could count.
+    A device with an allocator of its own is asked after each of its operators. Between, its counters are
+    unknown, except at its highest moments and where it has told of itself; COUNTERS rows say which. On any
+    other, `allocated` is the sum of the live storages, in a SAMPLE with what an operator took inside besides,
+    and `active` the same; nothing is reserved there that anyone could count.
     """
 
     def __init__(self, labels: Labels, has_counters: Callable[[int], bool]) -> None:

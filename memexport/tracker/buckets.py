@@ -8,7 +8,7 @@ from __future__ import annotations
 from torch.nn.parallel import DistributedDataParallel
 
 from memexport.tracker.modules import ModuleTree
-from memexport.tracker.running import NO_TASK, graph_task
+from memexport.tracker.threads import NO_TASK, graph_task
 
 
 class Buckets:

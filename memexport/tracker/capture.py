@@ -1,14 +1,13 @@
-"""The hot path: what runs inside the user's training loop for every operator, storage and module call.
+"""Watches a process: a dispatch mode that is told of every operator, and hooks of modules and optimizers.
 
-Everything here is written to be short at run time. One row per event goes to a shared byte log (`rows`); what
-can be computed later is (`assemble`): counters, phase spans, steps, peaks. Nothing here may raise into the
-user's program: a failure of ours stops the capture, with one warning.
+One row per event goes to a shared byte log (`rows`); what can be computed later is (`assemble`): counters,
+phase spans, steps, peaks. Nothing here may raise into the user's program: a failure of ours stops the
+capture, with one warning.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -21,21 +20,20 @@ from memexport.model import Category
 from memexport.tracker import compiled, rows
 from memexport.tracker.claims import Claims
 from memexport.tracker.details import Details
-from memexport.tracker.dispatch_mode import DispatchMode, Operator, pass_through
-from memexport.tracker.dtensors import Unwrapping
+from memexport.tracker.dispatch import OperatorLog, detailed
+from memexport.tracker.dispatch_mode import DispatchMode, pass_through
 from memexport.tracker.inside import Inside
 from memexport.tracker.other_threads import OtherThreads
 from memexport.tracker.rows import Labels
-from memexport.tracker.running import NO_TASK, Running, Thread, graph_task
+from memexport.tracker.running import Running
 from memexport.tracker.stamping import Stamps
 from memexport.tracker.storages import (
-    RELEASE_AFTER_ALLOCATION,
-    StorageRef,
     Storages,
     storage_of,
-    tensors_in,
+    tensor_bytes,
 )
 from memexport.tracker.survivors import Survivors
+from memexport.tracker.threads import NO_TASK, graph_task
 from memexport.tracker.trace_context import TraceReader
 
 log = logging.getLogger("memexport")
@@ -57,6 +55,7 @@ class Capture:
         survivors: what was alive when it paused.
         on_error: called with an error that an operator raised, the operator's code and context, and when it
             ended.
+        measures_calls: whether to log what goes into a module's call and what comes out of it.
         failed: the error that stopped the capture before its time, None if there was none.
 
     Args:
@@ -81,13 +80,14 @@ class Capture:
         self.trace = TraceReader(labels, self.log_bytes.extend)
         self.on_optimizer_step: Callable[[torch.optim.Optimizer], None] | None = None
         self.on_error: Callable[[BaseException, int, int, int], None] | None = None
+        self.measures_calls = True
         self.failed: Exception | None = None
-        self._operators: dict[int, Operator] = {}
         self._inside = Inside(self.running) if inside else None
         self._stamps = Stamps(labels, self.running) if stamp else None
         self._details = details
         self._mode = DispatchMode(pass_through)
         self._watching = False
+        self._heeds_arguments = False
         self._other_threads: OtherThreads | None = None
         self._hooks: list[Any] = []
         self._step_hook: Any = None
@@ -154,7 +154,6 @@ class Capture:
             return
         self._remove_mode()
         self.storages.live.clear()
-        self._operators.clear()
         self.running.forget()
 
     def _remove_mode(self) -> None:
@@ -231,17 +230,32 @@ class Capture:
             self.claims.gathered(module, self.running.thread().caller())
         if compiled.is_compiled(module) and told:
             self._came_out_of_compiled(told[-1])
-        self.running.module_ends(module)
+        # Not told of its result, a module has raised.
+        is_known = self.measures_calls and len(told) == 3
+        self.running.module_ends(module, tensor_bytes(told) if is_known else None)
         if self._other_threads is not None:
             self._other_threads.module_ends()
 
     def _came_out_of_compiled(self, output: Any) -> None:
-        thread, now = self.running.thread(), time.perf_counter_ns()
-        code = self.labels.code(rows.ALLOCATION, compiled.REGION, Category.UNATTRIBUTED)
         for tensor in compiled.made(output):
-            storage = storage_of(tensor)
-            if storage is not None and id(storage) not in self.storages.live:
-                self.storages.found(storage, tensor, code, thread.context, now, thread)
+            self._made_unseen(tensor, compiled.REGION)
+
+    def _unseen_argument(self, argument: torch.Tensor) -> None:
+        maker = compiled.maker_of(argument)
+        for tensor in compiled.made(argument):
+            self._made_unseen(tensor, maker)
+
+    def _made_unseen(self, tensor: torch.Tensor, maker: str) -> None:
+        storage = storage_of(tensor)
+        if storage is None or id(storage) in self.storages.live:
+            return
+        thread, now = self.running.thread(), time.perf_counter_ns()
+        device = self.storages.device_code(tensor.device)
+        if device > 0:
+            inside = self.labels.code(rows.SAMPLE, maker)
+            self.storages.allocators.look(device, inside, thread.context, now)
+        code = self.labels.code(rows.ALLOCATION, maker, Category.UNATTRIBUTED)
+        self.storages.found(storage, tensor, code, thread.context, now, thread)
 
     def _parameter_set(self, _module: nn.Module, _name: str, parameter: torch.Tensor | None) -> None:
         if parameter is not None:
@@ -265,6 +279,8 @@ class Capture:
 
     def step(self) -> None:
         """Log the end of a training step."""
+        if not self._heeds_arguments and self._watching and compiled.has_own_kernels():
+            self._mode.call(self._whole_dispatch())
         context = self.running.step_ends()
         self.trace.read(context)
         self.log_bytes.extend(rows.ROW.pack(rows.STEP, context, time.perf_counter_ns(), 0, 0))
@@ -286,143 +302,27 @@ class Capture:
     # ---- operators
 
     def _dispatch_function(self) -> Callable[..., Any]:
-        """The function that runs for every operator, with everything it needs in its closure."""
-        running, operators, storages = self.running, self._operators, self.storages
-        live, counters_row = storages.live, storages.counters_row
-        push, pack = self.log_bytes.extend, rows.ROW.pack
-        threads, current_thread = running.threads, threading.get_ident
-        clock, current_task = time.perf_counter_ns, graph_task
-        pack_two, next_number = rows.TWO_ROWS.pack, storages.next_number
-        tensor_type, new_ref, released = torch.Tensor, StorageRef, storages.released
-        trace = self.trace
-        unwrapping = Unwrapping(lambda change: self._mode.call(change(self._mode.dispatch)))
-
-        def dispatch(
-            _mode: DispatchMode, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-        ) -> Any:
-            if types and unwrapping.is_left_to_dtensor(types):
-                return NotImplemented
-            try:
-                thread = threads.get(current_thread()) or running.thread()
-                operator = operators.get(id(func)) or self._operator(func)
-                task = current_task()
-                context = thread.context if task == thread.task else running.context(thread, task)
-            except Exception as error:
-                self.fail(error)
-                return func(*args, **(kwargs or {}))
-            thread.net = 0
-            began = clock()
-            try:
-                result = operator.call(*args, **kwargs) if kwargs else operator.call(*args)
-            except BaseException as error:
-                ended = clock()
-                push(pack(operator.code, context, began, ended, thread.net))
-                if isinstance(error, torch.OutOfMemoryError):
-                    trace.read(context, or_stay=True)  # the engine's threads are in no span
-                if self.on_error is not None:
-                    self.on_error(error, operator.code, context, ended)
-                raise
-            ended = clock()
-            try:
-                if type(result) is tensor_type and not operator.watched:
-                    storage = result.untyped_storage()
-                    key = id(storage)
-                    known = live.get(key)
-                    if known is None:
-                        if result.is_cpu:
-                            # What `Storages.found` does, and the operator's row with it: the commonest case.
-                            size, number, code = storage.nbytes(), next_number(), operator.allocation_code
-                            live[key] = found = new_ref(storage, released)
-                            found.device = 0
-                            found.size = size
-                            found.release = (key, code + RELEASE_AFTER_ALLOCATION, number)
-                            net = thread.net + size
-                            own = operator.code
-                            push(
-                                pack_two(code, context, ended, size, number, own, context, began, ended, net)
-                            )
-                            return result
-                        known = storages.found(
-                            storage, result, operator.allocation_code, context, ended, thread
-                        )
-                else:
-                    known = self._look_through(result, args, operator, context, ended, thread)
-                if thread.inside:
-                    push(pack(operator.inside_code, context, ended, thread.inside, 0))
-                    thread.inside = 0
-                    ended = clock()  # the sample holds until here
-                if known is None:
-                    push(pack(operator.code, context, began, ended, thread.net))
-                else:
-                    device = known.device
-                    row = pack(operator.code + device, context, began, ended, thread.net)
-                    push(row + counters_row(device, context) if device else row)
-            except Exception as error:
-                if type(result) is tensor_type and storage_of(result) is None:
-                    push(pack(operator.code, context, began, ended, thread.net))
-                else:
-                    self.fail(error)
-            return result
-
-        return dispatch
+        """The function that runs for every operator."""
+        log = OperatorLog(self.labels, self.running, self.storages, self.claims, self.log_bytes, self._inside)
+        return log.dispatch_function(self._mode, self._raised, self.fail)
 
     def _whole_dispatch(self) -> Callable[..., Any]:
         """The same, with what else was asked for around it."""
         dispatch = self._dispatch_function()
+        # Not where somebody else measures what the CPU takes, or nobody asks.
+        self._heeds_arguments = self._inside is None or compiled.has_own_kernels()
+        if self._inside is not None and self._heeds_arguments:
+            dispatch = compiled.arguments_first(
+                dispatch, self.storages.live, self._unseen_argument, self.fail
+            )
         if self._stamps is not None:
             dispatch = self._stamps.around(dispatch, self.fail)
-        return dispatch if self._details is None else self._detailed(dispatch, self._details)
+        if self._details is None:
+            return dispatch
+        return detailed(dispatch, self._details, self.running, self.log_bytes.extend, self.fail)
 
-    def _detailed(self, dispatch: Callable[..., Any], details: Details) -> Callable[..., Any]:
-        """The same, with what was asked for of each call logged before it."""
-        push, pack, running = self.log_bytes.extend, rows.ROW.pack, self.running
-
-        def detailed(
-            mode: Any, func: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-        ) -> Any:
-            try:
-                inputs, stack = details.of_call(args, kwargs)
-                push(pack(rows.DETAILS, running.thread().context, inputs, stack, 0))
-            except Exception as error:
-                self.fail(error)
-            return dispatch(mode, func, _types, args, kwargs)
-
-        return detailed
-
-    def _operator(self, function: Any) -> Operator:
-        operator = Operator(function, self.labels)
-        if self._inside is not None:
-            self._inside.watch(str(function), operator)
-        return self._operators.setdefault(id(function), operator)
-
-    def _look_through(
-        self, result: Any, args: tuple[Any, ...], operator: Operator, context: int, now: int, thread: Thread
-    ) -> StorageRef | None:
-        """Everything but a lone plain tensor: find new and resized storages; returns one of them."""
-        known = None
-        if operator.collective:
-            self.claims.collective(operator.collective, args)
-        for tensor in tensors_in(result):
-            known = self._look_at(tensor, operator, context, now, thread) or known
-        if known is None:  # no tensor came out: the device is that of what went in
-            for tensor in tensors_in(args):
-                known = self.storages.known(tensor)
-                if known is not None:
-                    break
-        return known
-
-    def _look_at(
-        self, tensor: torch.Tensor, operator: Operator, context: int, now: int, thread: Thread
-    ) -> StorageRef | None:
-        storage = storage_of(tensor)
-        if storage is None:
-            return None
-        known = self.storages.live.get(id(storage))
-        if known is not None and operator.watched and max(known.size, 0) != storage.nbytes():
-            self.storages.released(known)
-            known = None
-        if known is None:
-            known = self.storages.found(storage, tensor, operator.allocation_code, context, now, thread)
-        if known is not None and thread.accumulates and context == thread.backward_context:
-            self.claims.accumulated(known, context)
-        return known
+    def _raised(self, error: BaseException, operator_code: int, context: int, time_ns: int) -> None:
+        if isinstance(error, torch.OutOfMemoryError):
+            self.trace.read(context, or_stay=True)  # the engine's threads are in no span
+        if self.on_error is not None:
+            self.on_error(error, operator_code, context, time_ns)

@@ -1,18 +1,19 @@
-"""What readings of an accelerator's allocator miss: they come after operators, and a peak may be inside one.
+"""Whether an accelerator's allocator once had more than all that was read of it.
 
-The allocator keeps its own peak, for as long as the process runs or until the program resets it. If it rose
-while we recorded, it is of this recording, and says how far the highest reading is below it. On the CPU no
-allocator counts without being asked to: `capture="allocator"` asks it.
+It keeps its own peak, for as long as the process runs or until the program resets it. If that rose while we
+recorded, it is of this recording, and `allocators` finds in which operator; unless the program reset it just
+then. On the CPU no allocator counts without being asked to: `capture="allocator"` asks it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
 import torch
 
 from memexport.tracker import counters
+from memexport.tracker.allocator_stats import devices_in_use
 
 _WORTH_SAYING: Final = 0.01
 """Of the allocator's peak."""
@@ -22,7 +23,7 @@ class PeakCoverage:
     """Compares the allocators' own peaks, now and at the end, with what was read."""
 
     def __init__(self) -> None:
-        self._before = {device: counters.peak_of(device) or 0 for device in _in_use()}
+        self._before = {device: counters.peak_of(device) or 0 for device in devices_in_use()}
 
     def warnings(self, devices: Iterable[torch.device], highest_bytes: Mapping[str, int]) -> Iterator[str]:
         """A sentence for each device whose allocator had at least 1 % more than the highest reading."""
@@ -32,14 +33,6 @@ class PeakCoverage:
                 continue
             if peak - read >= _WORTH_SAYING * peak:
                 yield (
-                    f"{device}: inside an operator, {peak - read} bytes more were allocated for a moment "
-                    f"than was ever read after one; the allocator's own peak is {peak} bytes"
+                    f"{device}: for a moment, {peak - read} bytes more were allocated than was ever read; "
+                    f"the allocator's own peak is {peak} bytes"
                 )
-
-
-def _in_use() -> Iterator[torch.device]:
-    """The accelerators that the process has used until now."""
-    for type_ in ("cuda", "xpu"):
-        module: Any = getattr(torch, type_)
-        if module.is_available() and module.is_initialized():
-            yield from (torch.device(type_, index) for index in range(module.device_count()))

@@ -60,7 +60,8 @@ class Details:
     def _stack(self) -> int:
         """The stack below `of_call`, outermost frame first."""
         frames = []
-        frame = sys._getframe(3)
+        # That of who calls `of_call`: below it there may be none, in a thread of the autograd engine.
+        frame = sys._getframe(2)
         while frame is not None:
             key = (frame.f_code, frame.f_lineno)
             known = self._frames.get(key)

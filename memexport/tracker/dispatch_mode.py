@@ -32,11 +32,21 @@ class Operator:
         call: calls it.
         code, allocation_code, inside_code: of the rows of its calls, of what they allocate and take inside.
         collective: its name if it is a collective, else None.
+        is_view: it only returns its arguments' memory under another shape, and takes none.
         watched: its result has to be looked through: it may change a storage's size, or make a gradient a
             parameter's.
     """
 
-    __slots__ = ("allocation_code", "call", "code", "collective", "function", "inside_code", "watched")
+    __slots__ = (
+        "allocation_code",
+        "call",
+        "code",
+        "collective",
+        "function",
+        "inside_code",
+        "is_view",
+        "watched",
+    )
 
     def __init__(self, function: Any, labels: Labels) -> None:
         name = str(function)
@@ -50,6 +60,7 @@ class Operator:
         self.allocation_code = labels.code(rows.ALLOCATION, name, Category.UNATTRIBUTED)
         self.inside_code = labels.code(rows.SAMPLE, name)
         self.collective = name if name in COLLECTIVES else None
+        self.is_view = bool(getattr(function, "is_view", False))
         self.watched = name.startswith(_WATCHED) or "out" in name.rpartition(".")[2]
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from memexport.tracker import rows
+from memexport.tracker import legacy_profiler, rows
 from memexport.tracker.capture import Capture
 from memexport.tracker.exact_record import AllocatorRecord
+from memexport.tracker.rows import DEVICE_UNIT
 
 
 class ExactCapture(Capture):
@@ -18,7 +19,23 @@ class ExactCapture(Capture):
     @functools.cached_property
     def record(self) -> AllocatorRecord:
         """The allocator's record."""
-        return AllocatorRecord(self.log_bytes.extend)
+        return AllocatorRecord(self.log_bytes.extend, self._recorded_device)
+
+    def _recorded_device(self) -> int:
+        """The code of the accelerator whose memory is in the record; 0 if it is not known to be one."""
+        devices = self.storages.devices
+        found = [at for at, device in enumerate(devices) if device.type == legacy_profiler.KNOWN_TYPE]
+        is_read = len(found) == 1 and self.storages.allocators.readers[found[0]] is not None
+        return found[0] * DEVICE_UNIT if is_read else 0
+
+    def warnings(self) -> Iterator[str]:
+        """Of which devices less is known."""
+        others = [str(device) for device in self.storages.devices[1:]]
+        if others and not self._recorded_device():
+            yield (
+                f"{', '.join(others)}: torch's record of allocations is of the CPU and one CUDA device; "
+                "of what operators took inside here, only the highest moment is known"
+            )
 
     def start(self) -> None:
         """Switch the record on, then watch; see `exact_record.require`."""

@@ -7,24 +7,18 @@ that whatever follows (categories, counters, steps, spans) works as for the defa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from memexport.model import Category
 from memexport.tracker import rows
 from memexport.tracker.chunk import Ints
+from memexport.tracker.compiled import UNSEEN
 from memexport.tracker.exact_blocks import Blocks
+from memexport.tracker.exact_device import DeviceJoin
+from memexport.tracker.exact_window import Mask, Raw, Window, kind_of
 from memexport.tracker.held import HeldRows, Ready
 from memexport.tracker.rows import DEVICE_UNIT, LABEL_UNIT, Labels
-
-NO_OPERATOR: Final = "(no operator)"
-"""The name of an allocation outside of every operator: by compiled or other code that is not dispatched."""
-
-Raw = npt.NDArray[Any]
-Mask = npt.NDArray[np.bool_]
 
 
 class JoinedRows:
@@ -62,6 +56,7 @@ class AllocatorJoin:
     def __init__(self, labels: Labels, next_number: Callable[[], int]) -> None:
         self._labels = labels
         self._blocks = Blocks(next_number)
+        self._device = DeviceJoin(labels, next_number)
         self._waiting = bytearray()
         self._context = 0
         self._allocation_codes: dict[int, int] = {}
@@ -70,7 +65,7 @@ class AllocatorJoin:
         """Take the next whole rows; the joined ones of every window that they complete."""
         self._waiting += chunk
         raw = np.frombuffer(bytes(self._waiting), rows.ROW_DTYPE)
-        ends = np.flatnonzero((_kind(raw) == rows.MEMORY) & (raw["first"] == 0))
+        ends = np.flatnonzero((kind_of(raw) == rows.MEMORY) & (raw["first"] == 0))
         if not len(ends):
             return b""
         stop = int(ends[-1]) + 1
@@ -78,9 +73,10 @@ class AllocatorJoin:
         return self._join(raw[:stop])
 
     def _join(self, raw: Raw) -> bytes:
-        is_memory = _kind(raw) == rows.MEMORY
-        events = raw[is_memory & (raw["first"] != 0)]
-        window = _Window.of(raw[~is_memory].copy())
+        is_memory = kind_of(raw) == rows.MEMORY
+        on_device = is_memory & (raw["code"] % LABEL_UNIT >= DEVICE_UNIT)
+        events = raw[is_memory & ~on_device & (raw["first"] != 0)]
+        window = Window.of(raw[~is_memory].copy())
         in_operator = self._place(window, events)
         dropped = self._pair(window, events, in_operator)
         made = self._made(int(raw["time"][is_memory].max()))
@@ -89,9 +85,10 @@ class AllocatorJoin:
         if len(window.rows):
             self._context = int(window.rows["context"][-1])
         self._blocks.end_window()
-        return window.with_rows(made, ~dropped)
+        joined = window.with_rows(made, made["time"], ~dropped)
+        return self._device.join(joined, raw[on_device]).tobytes()
 
-    def _place(self, window: _Window, events: Raw) -> Ints:
+    def _place(self, window: Window, events: Raw) -> Ints:
         """Give each event its context; the row of the operator that it is in, or −1."""
         operator = window.operator_at(events["time"])
         inside = operator >= 0
@@ -100,7 +97,7 @@ class AllocatorJoin:
         events["context"] = latest[np.where(inside, operator, before) + 1]
         return operator
 
-    def _pair(self, window: _Window, events: Raw, in_operator: Ints) -> Mask:
+    def _pair(self, window: Window, events: Raw, in_operator: Ints) -> Mask:
         """Tell the blocks everything in the order of time; which rows are replaced by those they make."""
         blocks, dropped = self._blocks, np.zeros(len(window.rows), np.bool_)
         moves = np.flatnonzero(window.is_storage)
@@ -120,13 +117,13 @@ class AllocatorJoin:
                     dropped[place] = blocks.died(storage, size, code, context)
         return dropped
 
-    def _allocation_code(self, window: _Window, operator: int) -> int:
+    def _allocation_code(self, window: Window, operator: int) -> int:
         """The code of an ALLOCATION row by the operator with this row; −1: by none."""
         label = int(window.rows["code"][operator]) // LABEL_UNIT if operator >= 0 else -1
         code = self._allocation_codes.get(label)
         if code is None:
             strings, names = self._labels.tables.strings, self._labels.names
-            name = strings.get(names[label]) if label >= 0 else NO_OPERATOR
+            name = strings.get(names[label]) if label >= 0 else UNSEEN
             code = self._labels.code(rows.ALLOCATION, name, Category.UNATTRIBUTED)
             self._allocation_codes[label] = code
         return code
@@ -136,7 +133,7 @@ class AllocatorJoin:
         made = np.array(self._blocks.rows(), rows.ROW_DTYPE)
         return made[np.argsort(made["time"], kind="stable")]
 
-    def _rename(self, window: _Window, dropped: Mask) -> None:
+    def _rename(self, window: Window, dropped: Mask) -> None:
         """Let what is said of a storage be said of its block."""
         kind, codes = window.kind, window.rows["code"]
         said = np.array(self._labels.categories, np.uint8)[codes // LABEL_UNIT] != Category.UNATTRIBUTED
@@ -147,64 +144,3 @@ class AllocatorJoin:
             number = self._blocks.number(int(window.rows["second"][at]))
             if number is not None:
                 window.rows["second"][at] = number
-
-
-@dataclass(frozen=True)
-class _Window:
-    """The rows of a window, without the record's.
-
-    Attributes:
-        rows: in the order in which they were logged; may be written to.
-        kind: of each.
-        logged: when, by `time.perf_counter_ns`; never less than in the row before.
-        is_storage: those about a storage on the CPU that takes memory.
-    """
-
-    rows: Raw
-    kind: npt.NDArray[np.uint8]
-    logged: Ints
-    is_storage: Mask
-
-    @staticmethod
-    def of(raw: Raw) -> _Window:
-        """Take rows apart."""
-        kind = _kind(raw)
-        on_cpu = raw["code"] % LABEL_UNIT < DEVICE_UNIT
-        moves = ((kind == rows.ALLOCATION) | (kind == rows.RELEASE)) & on_cpu & (raw["first"] > 0)
-        when = np.where(_ENDS_LATER[kind], raw["first"], raw["time"])
-        when[_TIMELESS[kind]] = 0
-        return _Window(raw, kind, np.maximum.accumulate(when), moves)
-
-    def operator_at(self, times: Ints) -> Ints:
-        """The row of the operator that ran then; −1 for none."""
-        operators = np.flatnonzero((self.kind == rows.OPERATOR) | (self.kind == rows.IGNORED))
-        if not len(operators):
-            return np.full(len(times), -1)
-        operators = operators[np.argsort(self.rows["time"][operators], kind="stable")]
-        began = self.rows["time"][operators]
-        latest = operators[np.maximum(np.searchsorted(began, times, "right") - 1, 0)]
-        runs = (times >= began[0]) & (times <= self.rows["first"][latest])
-        return np.where(runs, latest, -1)
-
-    def change_nets(self, made: Raw, dropped: Mask) -> None:
-        """Let the net change of an operator on the CPU be that of the rows made instead of those dropped."""
-        for moves, sign in ((made, 1), (self.rows[dropped], -1)):
-            operator = self.operator_at(moves["time"])
-            sizes = np.where(_kind(moves) == rows.ALLOCATION, sign, -sign) * moves["first"]
-            np.add.at(self.rows["second"], operator[operator >= 0], sizes[operator >= 0])
-
-    def with_rows(self, made: Raw, keep: Mask) -> bytes:
-        """The kept rows, and each made one before the first that was logged at its time or later."""
-        kept = self.rows[keep]
-        joined: Raw = np.insert(kept, np.searchsorted(self.logged[keep], made["time"]), made)
-        return joined.tobytes()
-
-
-_KINDS: Final = np.arange(DEVICE_UNIT)
-_ENDS_LATER: Final = np.isin(_KINDS, (rows.OPERATOR, rows.IGNORED, rows.SPAN))
-_TIMELESS: Final = np.isin(_KINDS, (rows.COUNTERS, rows.DETAILS))
-
-
-def _kind(raw: Raw) -> npt.NDArray[np.uint8]:
-    kind: npt.NDArray[np.uint8] = (raw["code"] & (DEVICE_UNIT - 1)).astype(np.uint8)
-    return kind

@@ -1,4 +1,4 @@
-"""The CPU allocator's own record: every allocation and release, also those inside an operator.
+"""The allocator's own record: every allocation and release, also those inside an operator.
 
 torch's C++ code reports them to the profiler that is on in a thread. The one switched on here is that behind
 `torch.autograd.profiler_legacy`. To be read it must be switched off and on again, as must `torch.profiler`'s
@@ -21,8 +21,8 @@ import numpy as np
 import torch
 
 from memexport.errors import UsageError
-from memexport.tracker import rows
-from memexport.tracker.running import NO_TASK, graph_task
+from memexport.tracker import legacy_profiler, rows
+from memexport.tracker.threads import NO_TASK, graph_task
 
 # torch's types for the profiler are not declared.
 _autograd: Any = torch._C._autograd
@@ -36,7 +36,8 @@ def require(*, is_simulated: bool) -> None:
     """Make sure that the record can be switched on in this thread.
 
     Raises:
-        UsageError: tensors are simulated, a profiler is on, or this torch has no such record.
+        UsageError: tensors are simulated, a profiler is on, this torch has no such record, or cannot keep one
+            beside this accelerator.
     """
     if is_simulated:
         why = "simulated tensors take no memory, so no allocator has anything to tell"
@@ -44,6 +45,8 @@ def require(*, is_simulated: bool) -> None:
         why = f"torch {torch.__version__} does not give its allocator's record"
     elif _autograd._profiler_enabled():
         why = "a torch profiler is on, and a thread can have only one"
+    elif legacy_profiler.prints_of_accelerator():
+        why = "torch would print a line for each allocation on an accelerator that is none of CUDA's"
     else:
         return
     raise UsageError(f'capture="allocator" does not work here: {why}', hint='capture="operators"')
@@ -54,16 +57,18 @@ class AllocatorRecord:
 
     Args:
         push: takes MEMORY rows (`rows`).
+        device: the code of the accelerator that the record speaks of; 0 for none.
 
     Attributes:
         is_on: whether it was started and not stopped yet.
         due_ns: when to `drain` next, by `time.perf_counter_ns`.
     """
 
-    def __init__(self, push: Callable[[bytes], None]) -> None:
+    def __init__(self, push: Callable[[bytes], None], device: Callable[[], int] = lambda: 0) -> None:
         self.is_on = False
         self.due_ns = 0
         self._push = push
+        self._device = device
         self._thread = 0
 
     def start(self) -> None:
@@ -114,10 +119,14 @@ class AllocatorRecord:
     def _log(self, events: list[Any]) -> None:
         """A MEMORY row for each event that is about memory, in the order of time, and one that ends them."""
         moved_bytes = np.array([event.cpu_memory_usage() for event in events], np.int64)
+        device = self._device()
+        on_device = np.array([event.cuda_memory_usage() if device else 0 for event in events], np.int64)
+        moved_bytes += on_device  # an event is about one of the two
         moves = np.flatnonzero(moved_bytes)
         time_us = np.array([events[at].start_us() for at in moves.tolist()], np.float64)
         record = np.zeros(len(moves) + 1, rows.ROW_DTYPE)
         record["code"] = rows.MEMORY
+        record["code"][:-1] += np.where(on_device[moves], device, 0).astype(np.uint32)
         record["time"][:-1] = np.rint(time_us * 1e3).astype(np.int64) - _clock_offset_ns()
         record["first"][:-1] = moved_bytes[moves]
         record[:-1].sort(order="time", kind="stable")

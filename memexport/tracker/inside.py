@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 
 import torch
 
+from memexport.tracker import legacy_profiler
 from memexport.tracker.running import Running
 
 # torch's types for the profiler are not declared.
@@ -65,7 +66,7 @@ class Inside:
 
     def __init__(self, running: Running) -> None:
         self._running = running
-        self.is_on = is_possible()
+        self.is_on = is_possible() and not legacy_profiler.prints_of_accelerator()
 
     def watch(self, name: str, operator: Operator) -> None:
         """Let the calls of this operator be measured, until it is known to take nothing."""
@@ -92,6 +93,9 @@ class Inside:
     def _switch_on(self) -> bool:
         try:
             if not self.is_on or _autograd._profiler_enabled():
+                return False
+            if legacy_profiler.prints_of_accelerator():
+                self.is_on = False
                 return False
             state, settings = _profiler.ProfilerState.CPU, _profiler._ExperimentalConfig()
             config = _profiler.ProfilerConfig(state, False, True, False, False, False, settings)
@@ -129,6 +133,9 @@ class _Calls:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call it, and tell what it took."""
+        if not self._inside.is_on:
+            self._operator.call, self._operator.watched = self._plain, self._was_watched
+            return self._plain(*args, **kwargs)
         try:
             kind = _kind(args)
         except TypeError:

@@ -176,16 +176,25 @@ class SequenceOwners:
 
     Autograd numbers the nodes that a thread makes one after another. Noting the next number whenever the
     running module changes says for every number which module was running when it was given.
+
+    Attributes:
+        changes: how often it was told anything.
+        differentiates: the thread is the autograd engine's, and makes nodes in backward: its last number is
+            the last that it was told of.
     """
 
     def __init__(self) -> None:
         self._starts: list[int] = []
         self._owners: list[ModuleNode | None] = []
+        self._latest = 0
+        self._recent_from = self._next_recent_from = 0
         self.changes = 0
+        self.differentiates = False
 
     def running(self, next_sequence: int, owner: ModuleNode | None) -> None:
         """From this number on, nodes belong to `owner` (None: to no module)."""
         self.changes += 1
+        self._latest = next_sequence
         if self._starts and self._starts[-1] == next_sequence:
             self._owners[-1] = owner
             return
@@ -193,16 +202,45 @@ class SequenceOwners:
             # The thread has ended, and another has its identity and counts from 0.
             self._starts.clear()
             self._owners.clear()
+            self._recent_from = self._next_recent_from = 0
         self._starts.append(next_sequence)
         self._owners.append(owner)
         if len(self._starts) > _MOST_BOUNDARIES:
             # A graph that old is hardly alive. If it is, its operators show no module, not a wrong one.
             del self._starts[: _MOST_BOUNDARIES // 2], self._owners[: _MOST_BOUNDARIES // 2]
 
+    def made(self, next_sequence: int, owner: ModuleNode | None, *, goes_on: bool) -> None:
+        """An operator runs whose node has just been made, before its next number: that belongs to `owner`.
+
+        So does what was made since the last call of `running` or `made`, if that `goes_on` here.
+        """
+        begin = self._latest if goes_on else next_sequence - 1
+        if self._starts and self._starts[-1] <= next_sequence:
+            begin = max(begin, self._starts[-1])
+        self.running(min(begin, next_sequence), owner)
+        self._latest = next_sequence
+
+    def left(self, owner: ModuleNode | None) -> None:
+        """What was made since the last call of `made` belongs to `owner`."""
+        self.running(self._latest, owner)
+
     def owner(self, sequence: int) -> ModuleNode | None:
         """The module that was running when the node with this number was made; None if none or unknown."""
         index = bisect_right(self._starts, sequence) - 1
         return self._owners[index] if index >= 0 else None
+
+    def step(self) -> None:
+        """A step is over."""
+        self._recent_from, self._next_recent_from = self._next_recent_from, self._latest
+
+    def has_made(self, sequence: int) -> bool:
+        """Whether the thread may have made a node of this number."""
+        is_made = sequence < self._latest or not self.differentiates
+        return is_made and bool(self._starts) and self._starts[0] <= sequence
+
+    def is_recent(self, sequence: int) -> bool:
+        """Whether its node of this number was made in this step or in the one before."""
+        return sequence >= self._recent_from
 
 
 next_sequence: Callable[[], int] = torch._C._autograd._get_sequence_nr

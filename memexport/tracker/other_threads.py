@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 from torch.utils import _python_dispatch as modes
 
-from memexport.tracker.running import NO_TASK, graph_task
+from memexport.tracker.threads import NO_TASK, graph_task
 
 
 class OtherThreads:

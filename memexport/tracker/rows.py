@@ -22,9 +22,11 @@ of our own, no per-event Python object, 32 bytes a row until the drain thread ta
     DETAILS       inputs id     stack id      0             of the next operator in the row's thread
     IGNORED       began         ended         net bytes     a dispatched call that works on no memory
     CATEGORY      when          bytes         storage id    the storage turned out to be of this category
-    MEMORY        when          bytes         0             what the CPU's allocator gave, or (< 0) took back;
+    MEMORY        when          bytes         0             what the allocator there gave, or (< 0) took back;
                                                             0: until then, it has told everything
     TRACE         when          text id       0             the OpenTelemetry span from here on; 0: none
+    TENSORS       input bytes   output bytes  0             of the module call whose SPAN is the row before;
+                                                            −1: unknown
 """
 
 from __future__ import annotations
@@ -38,10 +40,11 @@ import numpy as np
 
 from memexport.model import Category, EventKind, Tables
 
-ROW: Final = struct.Struct("<IIqqq")
-TWO_ROWS: Final = struct.Struct("<IIqqqIIqqq")
+# n has 8 bytes, as q has, and is packed in three quarters of the time.
+ROW: Final = struct.Struct("@IInnn")
+TWO_ROWS: Final = struct.Struct("@IInnnIInnn")
 ROW_DTYPE: Final = np.dtype(
-    [("code", "<u4"), ("context", "<u4"), ("time", "<i8"), ("first", "<i8"), ("second", "<i8")]
+    [("code", "u4"), ("context", "u4"), ("time", "i8"), ("first", "i8"), ("second", "i8")]
 )
 
 REQUEST: Final = 0
@@ -60,9 +63,13 @@ DETAILS: Final = 12
 CATEGORY: Final = 13
 MEMORY: Final = 14
 TRACE: Final = 15
+TENSORS: Final = 16
 
-# A code is kind + device × 16 + label × 1024: the hot path adds these, the drain thread takes them apart.
-DEVICE_UNIT: Final = 16
+BELONG_TO_THE_ROW_BEFORE: Final = frozenset({COUNTERS, TENSORS})
+"""Kinds of rows that are appended in one go with the row that they are about, and never cut from it."""
+
+# A code is kind + device × 32 + label × 2048: the hot path adds these, the drain thread takes them apart.
+DEVICE_UNIT: Final = 32
 MAX_DEVICES: Final = 64
 LABEL_UNIT: Final = DEVICE_UNIT * MAX_DEVICES
 
@@ -86,6 +93,8 @@ class Labels:
         self._growing = threading.RLock()
         self._labels: dict[tuple[str | None, Category], int] = {}
         self._contexts: dict[tuple[str | None, int, str], int] = {}
+        # Plain integers again: by code and category.
+        self._changed: dict[tuple[int, int], int] = {}
 
     def code(self, kind: int, name: str | None, category: Category = Category.UNKNOWN) -> int:
         """The code of rows of this kind and label on device 0."""
@@ -101,8 +110,12 @@ class Labels:
 
     def with_category(self, code: int, category: Category) -> int:
         """The code of the same kind, device and name with another category."""
-        name = self.tables.strings.get(self.names[code // LABEL_UNIT])
-        return self.code(code % LABEL_UNIT, name, category)
+        key = code, int(category)
+        changed = self._changed.get(key)
+        if changed is None:
+            name = self.tables.strings.get(self.names[code // LABEL_UNIT])
+            changed = self._changed[key] = self.code(code % LABEL_UNIT, name, category)
+        return changed
 
     def context(self, module: str | None, phase: int, thread: str) -> int:
         """The number of this context; `phase` is a plain integer of `Phase`, which hashes faster."""

@@ -7,7 +7,6 @@ whose forward that node was made. How to find it is described in `modules.Sequen
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,110 +17,22 @@ from torch import nn
 
 from memexport.model import Phase
 from memexport.tracker import rows
+from memexport.tracker.call_stack import in_checkpoint, was_started_here
+from memexport.tracker.makers import Makers
 from memexport.tracker.modules import ModuleNode, ModuleTree, SequenceOwners, next_sequence
 from memexport.tracker.rows import Labels
+from memexport.tracker.threads import LOOK_AGAIN, NO_TASK, Frame, Thread, graph_task, name_of_thread
 
-graph_task: Callable[[], int] = torch._C._current_graph_task_id
-"""The backward that this thread works on: a number, `NO_TASK` outside the autograd engine."""
 _current_node: Callable[[], Any] = torch._C._current_autograd_node
+_is_grad_enabled: Callable[[], bool] = torch.is_grad_enabled
 
-NO_TASK: Final = -1
-_LOOK_AGAIN: Final = -2
-"""A task that never is: makes the next operator take the slow way, which finds out where it is."""
 _ACCUMULATE_GRAD_SEQUENCE: Final = 2**64 - 1
-_CHECKPOINT_FILE: Final = "torch/utils/checkpoint.py"
-_CHECKPOINT_DEPTH: Final = 40
-"""How many frames up torch.utils.checkpoint is looked for: a function that it runs again may call others."""
+_MOST_NESTED: Final = 64
+"""Backwards in one another of which the numbering is remembered."""
 
 # Plain integers: an enum member's hash is computed in Python.
 _FORWARD, _BACKWARD, _RECOMPUTE = int(Phase.FORWARD), int(Phase.BACKWARD), int(Phase.RECOMPUTE)
 _OPTIMIZER, _OTHER = int(Phase.OPTIMIZER), int(Phase.OTHER)
-
-
-class Frame:
-    """A module call or optimizer step that is running.
-
-    Attributes:
-        node: the module, None for an optimizer.
-        task: the backward in which it runs, `NO_TASK` for none.
-        context: of the operators that it calls itself.
-        outer_task, outer_context: the thread's before it started.
-        started: `time.perf_counter_ns` then.
-    """
-
-    __slots__ = ("context", "node", "outer_context", "outer_task", "started", "task")
-
-    def __init__(self, node: ModuleNode | None, task: int, context: int, outer: Thread) -> None:
-        self.node = node
-        self.task = task
-        self.context = context
-        self.outer_task = outer.task
-        self.outer_context = outer.context
-        self.started = time.perf_counter_ns()
-
-
-class Thread:
-    """Where one thread is.
-
-    Attributes:
-        name: what is shown.
-        frames: what is running, outermost first.
-        task, context: an operator that runs in this backward has this context; for one that does not, ask
-            `Running.context`.
-        net: bytes allocated less bytes released in the operator that is running.
-        inside: what the operator that is just over took for a moment beyond what is left of it, in bytes.
-        base: the phase outside all frames.
-        owners: whose forward made which autograd nodes in this thread.
-        backward_contexts: of the operators of each module's backward in this thread.
-        accumulates: the autograd node asked about last adds to a parameter's gradient.
-        backward_task, backward_sequence, backward_context: the autograd node asked about last, its answer.
-        task_owners: the backward that was last asked about, and the numbering that its nodes follow.
-        recomputed: the backward in which this thread last ran a forward again, and how often the running
-            module of the forward thread had changed by then.
-    """
-
-    __slots__ = (
-        "accumulates",
-        "backward_context",
-        "backward_contexts",
-        "backward_sequence",
-        "backward_task",
-        "base",
-        "context",
-        "frames",
-        "inside",
-        "name",
-        "net",
-        "owners",
-        "recomputed",
-        "task",
-        "task_owners",
-    )
-
-    def __init__(self, name: str, labels: Labels) -> None:
-        self.name = name
-        self.frames: list[Frame] = []
-        self.base = _OTHER
-        self.task = NO_TASK
-        self.context = labels.context(None, _OTHER, name)
-        self.net = 0
-        self.inside = 0
-        self.owners = SequenceOwners()
-        self.accumulates = False
-        self.backward_task = _LOOK_AGAIN
-        self.backward_sequence = 0
-        self.backward_context = 0
-        self.backward_contexts: dict[ModuleNode | None, int] = {}
-        self.recomputed: tuple[int, int] | None = None
-        self.task_owners: tuple[int, SequenceOwners] | None = None
-
-    def caller(self) -> ModuleNode | None:
-        """The module that is running, None if none is."""
-        return self.frames[-1].node if self.frames else None
-
-    def is_outermost(self) -> bool:
-        """Whether no module called the one that is running; an optimizer may have."""
-        return len(self.frames) == 1 or (len(self.frames) > 1 and self.frames[-2].node is None)
 
 
 class Running:
@@ -142,7 +53,7 @@ class Running:
         self._labels = labels
         self._push_row = push
         self._forward_thread: Thread | None = None
-        self._forward_threads: list[Thread] = []
+        self._makers = Makers()
 
     def thread(self) -> Thread:
         """The state of the calling thread."""
@@ -153,14 +64,11 @@ class Running:
         """Drop every thread and what was running in it."""
         self.threads.clear()
         self._forward_thread = None
-        self._forward_threads.clear()
+        self._makers.clear()
 
     def _new_thread(self) -> Thread:
-        current = threading.current_thread()
-        name = current.name
-        if current is not threading.main_thread():
-            name = f"{name} {threading.get_native_id()}"
-        return self.threads.setdefault(threading.get_ident(), Thread(name, self._labels))
+        own = threading.get_ident()
+        return self.threads.setdefault(own, Thread(name_of_thread(own), self._labels))
 
     # ---- the context of an operator
 
@@ -176,11 +84,11 @@ class Running:
             task == thread.backward_task
             and node is not None
             and node._sequence_nr() == thread.backward_sequence
-            and not torch.is_grad_enabled()
+            and not _is_grad_enabled()
         ):
             return thread.backward_context  # one more operator of the same autograd node
-        if thread.task == _LOOK_AGAIN:
-            thread.owners.running(next_sequence(), thread.caller())
+        if thread.task == LOOK_AGAIN:
+            thread.owners.left(thread.caller())
             thread.task = thread.frames[-1].task if thread.frames else NO_TASK
             if task == thread.task:
                 return thread.context
@@ -196,23 +104,28 @@ class Running:
         sequence = node._sequence_nr()
         thread.accumulates = sequence == _ACCUMULATE_GRAD_SEQUENCE
         owner = self._owner(thread, task, node, sequence)
-        if torch.is_grad_enabled():
-            return self._context_where_nodes_are_made(thread, owner)
+        if _is_grad_enabled():
+            return self._context_where_nodes_are_made(thread, task, owner)
         context = thread.backward_contexts.get(owner)
         if context is None:
             path = owner.path if owner is not None else None
             context = self._labels.context(path, _BACKWARD, thread.name)
             thread.backward_contexts[owner] = context
         # Every AccumulateGrad node has the same number, and other modules' parameters.
-        thread.backward_task = _LOOK_AGAIN if thread.accumulates else task
+        thread.backward_task = LOOK_AGAIN if thread.accumulates else task
         thread.backward_sequence, thread.backward_context = sequence, context
         return context
 
-    def _context_where_nodes_are_made(self, thread: Thread, owner: ModuleNode | None) -> int:
+    def _context_where_nodes_are_made(self, thread: Thread, task: int, owner: ModuleNode | None) -> int:
         """In a backward that is itself differentiated, or in a function that checkpointing runs again."""
-        thread.owners.running(next_sequence(), owner)  # what it makes belongs to the same module
-        thread.task = thread.backward_task = _LOOK_AGAIN
-        phase = _RECOMPUTE if _in_checkpoint() else _BACKWARD
+        # What it makes belongs to the same module.
+        thread.owners.made(next_sequence(), owner, goes_on=thread.makes_nodes_in == task)
+        thread.makes_nodes_in = task
+        thread.task = thread.backward_task = LOOK_AGAIN
+        phase = _RECOMPUTE if in_checkpoint() else _BACKWARD
+        if phase == _BACKWARD and thread is not self._forward_thread:
+            thread.owners.differentiates = True
+            self._makers.add(thread.owners)
         path = owner.path if owner is not None else None
         thread.backward_context = self._labels.context(path, phase, thread.name)
         return thread.backward_context
@@ -229,18 +142,11 @@ class Running:
         """The module in whose forward the autograd node with this number was made."""
         if sequence == _ACCUMULATE_GRAD_SEQUENCE:
             return self.tree.owner_of_parameter(node.variable)
-        if len(self._forward_threads) > 1:
-            return self._common_owner(sequence)
-        return self._owners_of(thread, task).owner(sequence)
-
-    def _common_owner(self, sequence: int) -> ModuleNode | None:
-        """The module in which any thread made its node of this number; None where they differ.
-
-        A node does not say which thread made it, and each thread counts from 0. Replicas of one model that
-        run side by side make the same nodes.
-        """
-        found = [owner for thread in self._forward_threads if (owner := thread.owners.owner(sequence))]
-        return found[0] if len({owner.path for owner in found}) == 1 else None
+        owners = self._owners_of(thread, task)
+        is_nested = owners is thread.owners and thread is not self._forward_thread
+        if self._makers.are_several and not is_nested:
+            return self._makers.owner(sequence)
+        return owners.owner(sequence)
 
     def _owners_of(self, thread: Thread, task: int) -> SequenceOwners:
         """The numbering that the nodes of this backward follow: each forward thread has its own.
@@ -248,13 +154,16 @@ class Running:
         Usually the forward thread's. Reentrant checkpointing runs forward and a nested backward inside a
         backward; on an accelerator that is another thread, with a numbering of its own.
         """
-        if thread.task_owners is not None and thread.task_owners[0] == task:
-            return thread.task_owners[1]
+        known = thread.task_owners.get(task)
+        if known is not None:
+            return known
         forward = self._forward_thread
         owners = thread.owners
         if forward is not None and thread is not forward and not self._is_nested(thread, task, forward):
             owners = forward.owners
-        thread.task_owners = (task, owners)
+        if len(thread.task_owners) == _MOST_NESTED:
+            del thread.task_owners[min(thread.task_owners)]
+        thread.task_owners[task] = owners
         return owners
 
     def _is_nested(self, thread: Thread, task: int, forward: Thread) -> bool:
@@ -262,7 +171,8 @@ class Running:
         if thread.recomputed is None:
             return False
         recomputed_in, changes = thread.recomputed
-        return recomputed_in != task and changes == forward.owners.changes
+        # Backwards are numbered: one that runs inside of another began after it.
+        return recomputed_in < task and changes == forward.owners.changes and was_started_here()
 
     # ---- modules
 
@@ -271,18 +181,18 @@ class Running:
         thread, task = self.thread(), graph_task()
         if task == NO_TASK and self._forward_thread is not thread:
             self._forward_thread = thread
-            if thread not in self._forward_threads:
-                self._forward_threads.append(thread)
+            self._makers.add(thread.owners)
         node = self._node(module, thread, task)
         self._push(thread, node, task, _FORWARD if task == NO_TASK else _RECOMPUTE)
         thread.owners.running(next_sequence(), node)
 
-    def module_ends(self, module: nn.Module) -> None:
-        """A module's call is over, by a result or an exception."""
+    def module_ends(self, module: nn.Module, tensor_bytes: tuple[int, int] | None = None) -> None:
+        """A module's call is over, by a result (`tensor_bytes` are those of `Frame`) or an exception."""
         thread = self.thread()
         for depth in range(len(thread.frames) - 1, -1, -1):
-            node = thread.frames[depth].node
-            if node is not None and node.module() is module:
+            frame = thread.frames[depth]
+            if frame.node is not None and frame.node.module() is module:
+                frame.tensor_bytes = tensor_bytes
                 self._pop_to(thread, depth)
                 break
 
@@ -322,6 +232,7 @@ class Running:
         """An optimizer's step is over."""
         thread = self.thread()
         self._end_optimizers(thread)
+        self._makers.step()
         if not thread.frames:
             thread.context = self._labels.context(None, _OTHER, thread.name)
 
@@ -330,6 +241,7 @@ class Running:
         thread = self.thread()
         if thread.frames and graph_task() == NO_TASK:
             self._pop_to(thread, 0)
+        self._makers.step()
         thread.context = self._labels.context(None, _OTHER, thread.name)
         return thread.context
 
@@ -372,20 +284,11 @@ class Running:
         if node.span_code is None:
             node.span_code = self._labels.code(rows.SPAN, node.class_name)
         now = time.perf_counter_ns()
-        self._push_row(rows.ROW.pack(node.span_code, frame.context, frame.started, now, 0))
+        span = rows.ROW.pack(node.span_code, frame.context, frame.started, now, 0)
+        if frame.tensor_bytes is not None:
+            span += rows.ROW.pack(rows.TENSORS, frame.context, *frame.tensor_bytes, 0)
+        self._push_row(span)
 
     def _log_boundary(self, context: int) -> None:
         now = time.perf_counter_ns()
         self._push_row(rows.ROW.pack(rows.BOUNDARY, context, now, now, 0))
-
-
-def _in_checkpoint() -> bool:
-    """Whether torch.utils.checkpoint is running a function again, a few frames up."""
-    frame = sys._getframe(3)
-    for _ in range(_CHECKPOINT_DEPTH):
-        if frame.f_code.co_filename.replace("\\", "/").endswith(_CHECKPOINT_FILE):
-            return True
-        if frame.f_back is None:
-            return False
-        frame = frame.f_back
-    return False

@@ -17,7 +17,7 @@ from memexport.analysis.summary import Summary, SummaryFold
 from memexport.exporters import Exporter
 from memexport.model import Device, EventBatch, RecordingEnd, Tables
 from memexport.schedule import Schedule
-from memexport.tracker import compiled, counters
+from memexport.tracker import compiled, counters, dynamo
 from memexport.tracker.alive import look_around
 from memexport.tracker.assemble import START, Assembler
 from memexport.tracker.capture import Capture
@@ -52,7 +52,7 @@ class Session:
         fake: tensors are simulated: they take no memory, and no real allocator is asked.
         shapes: record each operator's tensor arguments.
         stacks: record the Python stack of each operator and allocation.
-        exact: take what is allocated on the CPU from the allocator's own record.
+        exact: take what is allocated, on the CPU and one CUDA device, from the allocator's own record.
         simulation: what the program runs on, if we simulate it.
         schedule: which steps are recorded in detail; None: all.
         oom: what to do when memory runs out.
@@ -108,7 +108,7 @@ class Session:
             self._labels,
             clock_offset_ns=time.time_ns() - time.perf_counter_ns(),
             rank=-1 if self._info.rank is None else self._info.rank,
-            has_counters=lambda index: self._capture.storages.readers[index] is not None,
+            has_counters=lambda index: self._capture.storages.allocators.readers[index] is not None,
             details=detailed,
         )
         self._assembler = make_assembler()
@@ -116,6 +116,7 @@ class Session:
         number = self._capture.storages.next_number
         self._held = JoinedRows(held, self._labels, number) if exact else held
         self._coverage = PeakCoverage()
+        self._failures = counters.Failures()
         self._export = ExportThread(exporters)
         self._drain = DrainThread(self._capture.log_bytes, self._take, flush_interval)
         self._windows = None
@@ -138,12 +139,13 @@ class Session:
 
         def end() -> RecordingEnd:
             with self._folding:
-                return self._end()
+                return self._end(is_all_read=False)
 
         process = Process(self._capture, self._info, self._tables, resumed, self._drain.flush, end)
         recorder = OomRecorder(oom.to, Ring(self._labels, oom.events, details=details), process)
         self._capture.on_error = recorder.raised
         self._capture.trace.reads_boundaries = not oom.is_alone  # it would intern a text for each span
+        self._capture.measures_calls = not oom.is_alone  # nothing that a report says of an OOM
         return recorder
 
     def start(
@@ -169,6 +171,7 @@ class Session:
         if step_at_optimizer:
             self._capture.on_optimizer_step = self._optimizer_stepped
         stop_in_forked_child(self._capture)
+        dynamo.keep_out()
         self._drain.start()
         self._capture.start()
         if self._windows is not None:
@@ -176,6 +179,7 @@ class Session:
 
     def stop(self) -> None:
         """Stop watching, write what is left, complete the outputs."""
+        self._read_counters()
         if self._windows is not None:
             self._windows.stop()
         self._capture.stop()
@@ -221,6 +225,7 @@ class Session:
 
     def usage(self, when: str) -> dict[str, dict[str, int]]:
         """Bytes per device and category, "current" or at the "peak"."""
+        self._read_counters()
         self._catch_up()
         with self._folding:
             return self._whole().usage(when)
@@ -230,6 +235,16 @@ class Session:
         self._catch_up()
         with self._folding:
             return self._levels.take()
+
+    def _read_counters(self) -> None:
+        """Since an accelerator's last operator, something may have been released there."""
+        is_paused = self._windows is not None and self._windows.is_paused
+        if self._stopping or is_paused or os.getpid() != self._pid:
+            return
+        try:
+            self._capture.storages.sample()
+        except Exception as error:
+            self._capture.fail(error)
 
     def _whole(self) -> SummaryFold:
         """Everything, or, where only a ring is kept, what is in that."""
@@ -283,17 +298,21 @@ class Session:
         else:
             self._export.put(batch, wait=self._stopping)
 
-    def _end(self) -> RecordingEnd:
+    def _end(self, *, is_all_read: bool = True) -> RecordingEnd:
+        """What the end would say now; unless `is_all_read`, the highest reading may be to come."""
         warnings = list(self._export.failures)
         if self._capture.failed is not None:
             warnings.append(f"recording stopped before the program did: {self._capture.failed!r}")
         real = [] if self._fake else self._capture.storages.devices
         highest = {name: bytes_["total"] for name, bytes_ in self._fold.usage("peak").items()}
-        warnings += self._coverage.warnings(real, highest)
+        if is_all_read:
+            warnings += self._coverage.warnings(real, highest)
+        if isinstance(self._capture, ExactCapture):
+            warnings += self._capture.warnings()
         if "cpu" in highest and not self._fake and not self._is_exact and compiled.has_own_kernels():
             warnings.append(compiled.WARNING)
         warnings += [] if self._windows is None else self._windows.warnings()
-        retries, ooms = counters.retries_and_ooms(real)
+        retries, ooms = self._failures.since_start(real)
         seen = self._ooms if self._oom is None else self._oom.ooms
         ooms = max(ooms or 0, seen) if seen else ooms
         end = RecordingEnd(tuple(warnings), self._export.dropped_events, retries, ooms)

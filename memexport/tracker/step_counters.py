@@ -6,12 +6,10 @@ import time
 from typing import Final
 
 from memexport.tracker import counters, rows
+from memexport.tracker.allocators import ALLOCATOR_PEAK
 from memexport.tracker.capture import Capture
 from memexport.tracker.counters import UNKNOWN, Reading, ReadingReader
 from memexport.tracker.rows import DEVICE_UNIT
-
-ALLOCATOR_PEAK: Final = "allocator peak"
-"""The SAMPLE of the most that was allocated at once since the reading before, where that is known."""
 
 RETRY: Final = "allocation retry"
 """The MARKER at a reading before which an allocator freed its cache and tried again."""
@@ -43,7 +41,7 @@ class StepCounters:
 
     def start(self) -> None:
         """Recording pauses here."""
-        readers = zip(self._storages.devices, self._storages.readers, strict=True)
+        readers = zip(self._storages.devices, self._storages.allocators.readers, strict=True)
         self._readers = {
             index * DEVICE_UNIT: counters.reading_reader_of(device, reader)
             for index, (device, reader) in enumerate(readers)
@@ -67,10 +65,11 @@ class StepCounters:
         pack, before = rows.ROW.pack, self._before[device]
         self._before[device] = reading
         found = b""
-        if reading.peak > before.peak:
-            found += pack(self._peak + device, context, now, 0, 0)
-            found += pack(rows.COUNTERS + device, context, reading.peak, UNKNOWN, UNKNOWN)
         level = reading.counters
+        self._storages.allocators.seen(device, level)
+        if level.peak > before.counters.peak:
+            found += pack(self._peak + device, context, now, 0, 0)
+            found += pack(rows.COUNTERS + device, context, level.peak, UNKNOWN, UNKNOWN)
         found += pack(self._sample + device, context, now, 0, 0)
         found += pack(rows.COUNTERS + device, context, level.allocated, level.active, level.reserved)
         if reading.retries > before.retries:

@@ -16,12 +16,17 @@ from typing import Any, Final
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from memexport.tracker import counters, rows
+from memexport.tracker import rows
+from memexport.tracker.allocators import Allocators
 from memexport.tracker.rows import DEVICE_UNIT, Labels
-from memexport.tracker.running import Running, Thread, graph_task
+from memexport.tracker.running import Running
+from memexport.tracker.threads import Thread, graph_task
 
 RELEASE_AFTER_ALLOCATION: Final = rows.RELEASE - rows.ALLOCATION
 """What makes the code of a RELEASE from that of its ALLOCATION."""
+
+PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
+"""Types of tensors that are not made of other tensors."""
 
 RELEASED_EARLY: Final = -1
 """The size of a storage that lives on without memory: sharding frees a parameter's that way."""
@@ -52,7 +57,7 @@ class Storages:
     Attributes:
         live: by the id of the storage, what is alive.
         devices: torch's devices in the order of the column `device`.
-        readers: of each device's allocator; None for a device that has none to ask.
+        allocators: of these devices.
         next_number: numbers storages.
         released: logs that a storage gives its memory back; weak references call it.
     """
@@ -60,15 +65,14 @@ class Storages:
     def __init__(self, labels: Labels, running: Running, log_bytes: bytearray, *, fake: bool) -> None:
         self.live: dict[int, StorageRef] = {}
         self.devices: list[torch.device] = [torch.device("cpu")]
-        self.readers: list[counters.Reader | None] = [None]
+        self.allocators = Allocators(labels, log_bytes.extend, fake=fake)
         self.next_number = itertools.count(1).__next__
-        self._labels = labels
         self._running = running
         self._push = log_bytes.extend
-        self._fake = fake
         self._growing = threading.RLock()
         self._own_resize: Callable[..., Any] | None = None
         self.released = self._release_function()
+        self._released_on = {0: self.released}
 
     def _release_function(self) -> Callable[[StorageRef], None]:
         running, live = self._running, self.live
@@ -91,6 +95,22 @@ class Storages:
 
         return released
 
+    def released_on(self, device: int) -> Callable[[StorageRef], None]:
+        """What a weak reference to a storage of the device with this code calls: `released`, at least."""
+        found = self._released_on.get(device)
+        if found is None:
+            found = self._released_on[device] = self._release_function_on(device)
+        return found
+
+    def _release_function_on(self, device: int) -> Callable[[StorageRef], None]:
+        released, moved = self.released, self.allocators.moved
+
+        def released_there(storage: StorageRef) -> None:
+            moved.add(device)
+            released(storage)
+
+        return released_there
+
     def found(
         self,
         storage: torch.UntypedStorage,
@@ -105,7 +125,8 @@ class Storages:
         device = 0 if type(tensor) is torch.Tensor and tensor.is_cpu else self.device_code(tensor.device)
         if device < 0:
             return None
-        found = StorageRef(storage, self.released)
+        found = StorageRef(storage, self.released_on(device))
+        self.allocators.moved.add(device)
         number = self.next_number()
         key = id(storage)
         found.device = device
@@ -150,6 +171,7 @@ class Storages:
         """Log that a live storage gave its memory back, or got other memory."""
         if size == max(storage.size, 0):
             return
+        self.allocators.moved.add(storage.device)
         thread = self._running.thread()
         context = thread.context if graph_task() == thread.task else thread.backward_context
         key, code, number = storage.release
@@ -175,40 +197,29 @@ class Storages:
             if device not in self.devices:
                 if len(self.devices) == rows.MAX_DEVICES:
                     raise RuntimeError(f"more than {rows.MAX_DEVICES} devices in one process")
-                self.readers.append(None if self._fake else counters.reader_of(device))
+                self.allocators.add(device)
                 self.devices.append(device)
             return self.devices.index(device) * DEVICE_UNIT
 
-    def counters_row(self, device: int, context: int) -> bytes:
-        """What a device's allocator says now; no row for a device that has none to ask."""
-        reader = self.readers[device // DEVICE_UNIT]
-        if reader is None:
-            return b""
-        read = reader()
-        return rows.ROW.pack(device + rows.COUNTERS, context, read.allocated, read.active, read.reserved)
-
     def sample(self) -> None:
         """Log the counters of every device that has them."""
-        context = self._running.thread().context
-        code = self._labels.code(rows.SAMPLE, None)
-        for device in range(0, len(self.devices) * DEVICE_UNIT, DEVICE_UNIT):
-            counters_row = self.counters_row(device, context)
-            if counters_row:
-                row = rows.ROW.pack(code + device, context, time.perf_counter_ns(), 0, 0)
-                self._push(row + counters_row)
+        self.allocators.sample(self._running.thread().context)
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     """Every tensor in nested tuples, lists and dicts; of a tensor subclass made of tensors, those."""
     if isinstance(value, torch.Tensor):
-        if type(value) is not torch.Tensor and is_traceable_wrapper_subclass(value):
+        if type(value) not in PLAIN and is_traceable_wrapper_subclass(value):
             for name in value.__tensor_flatten__()[0]:
                 yield from tensors_in(getattr(value, name))
         else:
             yield value
     elif isinstance(value, (tuple, list)):
         for item in value:
-            yield from tensors_in(item)
+            if type(item) in PLAIN:  # the commonest, without one more generator
+                yield item
+            else:
+                yield from tensors_in(item)
     elif isinstance(value, dict):
         for item in value.values():
             yield from tensors_in(item)
@@ -220,3 +231,26 @@ def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
         return tensor.untyped_storage()
     except (NotImplementedError, RuntimeError, ValueError):  # ValueError: a LazyModule's parameter
         return None
+
+
+def tensor_bytes(told: tuple[Any, Any, Any]) -> tuple[int, int]:
+    """Of a module call's arguments, keyword arguments and result: what went in and what came out."""
+    arguments, keywords, result = told
+    return storage_bytes((arguments, keywords) if keywords else arguments), storage_bytes(result)
+
+
+def storage_bytes(value: Any) -> int:
+    """The storages of the tensors in it, each counted once and whole, in bytes; −1 if one has no storage."""
+    if type(value) is tuple and len(value) == 1:
+        value = value[0]
+    if type(value) in PLAIN:  # the commonest case: nothing to look through, nothing to count twice
+        storage = storage_of(value)
+        return -1 if storage is None else 0 if value.is_meta else storage.nbytes()
+    sizes: dict[int, int] = {}
+    for tensor in tensors_in(value):
+        storage = storage_of(tensor)
+        if storage is None:
+            return -1
+        if not tensor.is_meta:
+            sizes[id(storage)] = storage.nbytes()
+    return sum(sizes.values())

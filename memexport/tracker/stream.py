@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 
 from memexport.exporters import Exporter, LiveExporter
 from memexport.model import EventBatch, RecordingEnd, RecordingInfo, Tables
-from memexport.tracker.rows import COUNTERS, DEVICE_UNIT, ROW
+from memexport.tracker.rows import BELONG_TO_THE_ROW_BEFORE, DEVICE_UNIT, ROW
 
 log = logging.getLogger("memexport")
 
@@ -145,8 +145,10 @@ class DrainThread:
 
     def _cut(self) -> bytes:
         end = _CHUNK_ROWS * ROW.size
-        if len(self._log) > end and self._log[end] % DEVICE_UNIT == COUNTERS:
-            end += ROW.size  # it belongs to the row before it
+        if len(self._log) > end:
+            code, *_ = ROW.unpack_from(self._log, end)
+            if code % DEVICE_UNIT in BELONG_TO_THE_ROW_BEFORE:
+                end += ROW.size
         # Both statements are atomic under the interpreter's lock; what is appended between them stays.
         chunk = bytes(self._log[:end])
         del self._log[: len(chunk)]

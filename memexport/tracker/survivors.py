@@ -54,7 +54,7 @@ class Survivors:
             self._follow(known, storage)
 
     def _follow(self, known: StorageRef, storage: torch.UntypedStorage) -> None:
-        followed = _copy(known, StorageRef(storage, self._storages.released))
+        followed = _copy(known, StorageRef(storage, self._storages.released_on(known.device)))
         self._storages.live[known.release[0]] = followed
         self._storages.resized(followed, int(storage.nbytes()))
 

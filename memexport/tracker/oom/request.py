@@ -12,15 +12,20 @@ import torch
 # 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB of which 1.25 GiB is free. ..."; aten/src/ATen/mps/
 # MPSAllocator.mm: "MPS backend out of memory (...). Tried to allocate 1.50 GB on private pool."; c10/core/
 # impl/alloc_cpu.cpp: "DefaultCPUAllocator: can't allocate memory: you tried to allocate 17 bytes."; NumPy:
-# "Unable to allocate 8.00 GiB for an array with shape ...". Their units are all powers of 1024.
+# "Unable to allocate 8.00 GiB for an array with shape ..."; torch_npu: "NPU out of memory. Tried to allocate
+# 260.00 MiB (NPU 0; 28.50 GiB total capacity; ...; 149.57 MiB free; ...)". Units are all powers of 1024.
 _SIZE: Final = r"([0-9]+(?:\.[0-9]+)?) ?(bytes|[KMGT]i?B)\b"
 _ASKED: Final = re.compile(rf"(?:tried to allocate|unable to allocate) {_SIZE}", re.IGNORECASE)
-_FREE: Final = re.compile(rf"of which {_SIZE} is free")
-_DEVICE: Final = re.compile(r"\b([A-Z]+)(?: backend)? out of memory(?:.*?\bGPU ([0-9]+))?", re.DOTALL)
+_FREE: Final = re.compile(rf"{_SIZE} (?:is )?free\b")
+_DEVICE: Final = re.compile(r"\b([A-Z]+)(?: backend)? out of memory(?:.*?\b(?:GPU|\1) ([0-9]+))?", re.DOTALL)
 _UNITS: Final = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 # Plain RuntimeErrors, all of them; an allocator of its own may also have a type of its own.
-_OF_RUNTIME_ERRORS: Final = ("DefaultCPUAllocator:", "MPS backend out of memory")
+_OF_RUNTIME_ERRORS: Final = (
+    "DefaultCPUAllocator:",
+    "MPS backend out of memory",
+    "NPU out of memory. Tried to allocate",
+)
 _OF_A_WORKER: Final = re.compile(r"Caught \w+ in \w+ worker process")
 """What a DataLoader puts before the message of an error that it has brought from another process."""
 

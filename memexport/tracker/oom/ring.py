@@ -17,7 +17,7 @@ import numpy.typing as npt
 from memexport.tracker import rows
 from memexport.tracker.assemble import CallDetails
 from memexport.tracker.chunk import Rows
-from memexport.tracker.rows import DEVICE_UNIT, ROW, ROW_DTYPE, Labels
+from memexport.tracker.rows import DEVICE_UNIT, ROW_DTYPE, Labels
 
 Raw = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
@@ -49,11 +49,11 @@ class Baseline:
 
     def after(self, raw: Raw, stacks: Raw | None) -> Baseline:
         """With further rows gone; `stacks` are the stack ids of those rows, None where none were recorded."""
-        kind = raw["code"] & (DEVICE_UNIT - 1)
+        kind = _kind(raw)
         ends = raw["time"][kind == rows.STEP]
         known = np.concatenate((self.rows, self._speaking(raw, kind, stacks)))
         left = known[_is_alive(known, raw["second"][kind == rows.RELEASE])]
-        events = np.count_nonzero((kind >= rows.OPERATOR) & (kind <= rows.MARKER))
+        events = np.count_nonzero(_is_event(kind))
         return Baseline(
             left,
             self.steps + len(ends),
@@ -82,36 +82,39 @@ class Contents:
     @property
     def steps(self) -> int:
         """How many steps ended until now."""
-        codes = (np.frombuffer(chunk, ROW_DTYPE)["code"] & (DEVICE_UNIT - 1) for chunk in self.chunks)
-        return self.baseline.steps + sum(int(np.count_nonzero(kind == rows.STEP)) for kind in codes)
+        kinds = (_kind(np.frombuffer(chunk, ROW_DTYPE)) for chunk in self.chunks)
+        return self.baseline.steps + sum(int(np.count_nonzero(kind == rows.STEP)) for kind in kinds)
 
 
 class Ring:
-    """Keeps at least the last `most_rows` rows, of 32 bytes each, and forgets older ones by the chunk.
+    """Keeps the rows of at least the last `events` events, and forgets older ones by the chunk.
 
     Args:
         labels: what the rows' codes stand for.
-        most_rows: more than that stay only until the oldest chunk (at most 16 385 rows) can go.
+        events: more than that stay only until the oldest chunk (at most 16 385 rows) can go.
         details: whether there are DETAILS rows.
     """
 
-    def __init__(self, labels: Labels, most_rows: int, *, details: bool) -> None:
+    def __init__(self, labels: Labels, events: int, *, details: bool) -> None:
         self._labels = labels
-        self._most_bytes = most_rows * ROW.size
+        self._least_events = events
         self._details = CallDetails() if details else None
         self._chunks: deque[bytes] = deque()
-        self._bytes = 0
+        self._events: deque[int] = deque()
+        self._all_events = 0
         self._baseline = Baseline.none()
         self._changing = threading.Lock()
 
     def add(self, chunk: bytes) -> None:
         """Take the next whole rows."""
+        events = int(np.count_nonzero(_is_event(_kind(np.frombuffer(chunk, ROW_DTYPE)))))
         with self._changing:
             self._chunks.append(chunk)
-            self._bytes += len(chunk)
-            while self._bytes - len(self._chunks[0]) >= self._most_bytes:
+            self._events.append(events)
+            self._all_events += events
+            while self._all_events - self._events[0] >= self._least_events:
                 oldest = self._chunks.popleft()
-                self._bytes -= len(oldest)
+                self._all_events -= self._events.popleft()
                 self._baseline = self._baseline.after(np.frombuffer(oldest, ROW_DTYPE), self._stacks(oldest))
 
     def contents(self) -> Contents:
@@ -125,13 +128,23 @@ class Ring:
         return self._details.columns(Rows.parse(chunk, self._labels))["stack"]
 
 
+def _kind(raw: Raw) -> Raw:
+    kind: Raw = raw["code"] & (DEVICE_UNIT - 1)
+    return kind
+
+
+def _is_event(kind: Raw) -> Mask:
+    is_event: Mask = (kind >= rows.OPERATOR) & (kind <= rows.MARKER)
+    return is_event
+
+
 def _allocations(kept: Raw) -> int:
-    return int(np.count_nonzero((kept["code"] & (DEVICE_UNIT - 1)) == rows.ALLOCATION))
+    return int(np.count_nonzero(_kind(kept) == rows.ALLOCATION))
 
 
 def _is_alive(kept: Raw, released: Raw) -> Mask:
     """Which rows speak of a storage that was allocated and is not among those released."""
-    allocated = kept["second"][(kept["code"] & (DEVICE_UNIT - 1)) == rows.ALLOCATION]
+    allocated = kept["second"][_kind(kept) == rows.ALLOCATION]
     living = np.sort(allocated[~_is_among(allocated, np.sort(released))])
     return _is_among(kept["second"], living)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+import torch._dynamo.testing
 from torch import nn
 from torch._inductor.codecache import PyCodeCache
 
@@ -97,3 +98,64 @@ def test_saved_tensors_of_the_users_own_hooks_are_not_unpacked(compiled: nn.Modu
     ):
         compiled(torch.ones(512, 64))
     assert unpacked == []
+
+
+def test_a_model_that_compiles_itself_is_known_as_one_that_was_wrapped(compiled: nn.Module) -> None:
+    """`model.compile()`: its module, what comes out of it, and what it keeps for its backward."""
+    torch.manual_seed(0)
+    model = Model()
+    model.compile()
+    model(torch.ones(512, 64)).sum().backward()
+    model.zero_grad()
+    found, tracker = after_a_forward(model, "operators")
+    assert found == after_a_forward(model, "allocator")[0]
+    assert found == after_a_forward(compiled, "operators")[0]
+    assert "up" in {row.module for row in tracker.summary().devices["cpu"].modules_at_peak}
+
+
+def test_what_a_compiled_function_returns_and_keeps_is_counted_once_an_operator_is_given_it() -> None:
+    """To the byte, as the allocator says; it is a function, so no hook is told of it."""
+    weight, x = torch.randn(64, 256, requires_grad=True), torch.randn(512, 64)
+    function = torch.compile(lambda x: torch.nn.functional.gelu(x @ weight).sin() + 1)
+    function(x).sum().backward()
+    usage = {}
+    for capture in ("operators", "allocator"):
+        weight.grad = None
+        with memexport.Tracker(capture=capture) as tracker:  # type: ignore[arg-type]  # either literal
+            before = tracker.usage()["cpu"]["total"]
+            result = function(x)
+            kept = result.sum()
+            usage[capture] = tracker.usage()["cpu"]["total"] - before
+        made = [row.operator for row in tracker.summary().devices["cpu"].operators_at_peak]
+        assert {"operators": "torch.compile", "allocator": "(no operator)"}[capture] in made
+        del result, kept
+    assert usage["operators"] == usage["allocator"] > 512 * 256 * 4
+
+
+def test_a_compiled_function_is_known_although_it_is_compiled_while_it_is_tracked() -> None:
+    """From the second step on."""
+    function = torch.compile(lambda x: x.sin() + 1)
+    x = torch.randn(1000, 1000)
+    PyCodeCache.cache_clear()
+    with memexport.Tracker() as tracker:
+        function(x).sum()
+        tracker.step()
+        result = function(x)
+        result.sum()
+        assert tracker.usage()["cpu"].get("other", 0) >= result.untyped_storage().nbytes()
+
+
+@pytest.mark.parametrize("capture", ["operators", "allocator"])
+def test_dynamo_never_compiles_code_of_the_tracker(capture: str) -> None:
+    """Where it gives a frame of the program up, and looks at all that is called from there."""
+    backend = torch._dynamo.testing.CompileCounter()  # runs graphs as they are
+    layer = nn.Linear(8, 8)
+    layer.compile(backend=backend)  # torch does not compile modules of its own by themselves
+    model = nn.Sequential(layer, nn.Linear(8, 8))
+    with memexport.Tracker(model, capture=capture) as tracker:  # type: ignore[arg-type]  # either literal
+        for _ in range(12):
+            model(torch.randn(2, 8)).sum().backward()
+            tracker.step()
+    assert backend.frame_count == 0
+    assert not any("stopped" in warning for warning in tracker.summary().warnings)
+    assert "0" in {row.module for row in tracker.summary().top_operators}

@@ -15,15 +15,15 @@ GPU = torch.device("cuda", 0)
 def peaks(monkeypatch: pytest.MonkeyPatch) -> dict[torch.device, int]:
     peaks = {GPU: 100}
     monkeypatch.setattr(counters, "peak_of", peaks.get)
-    monkeypatch.setattr("memexport.tracker.coverage._in_use", lambda: iter([GPU]))
+    monkeypatch.setattr("memexport.tracker.coverage.devices_in_use", lambda: iter([GPU]))
     return peaks
 
 
-def test_a_peak_inside_an_operator_is_told(peaks: dict[torch.device, int]) -> None:
+def test_a_peak_that_was_never_read_is_told(peaks: dict[torch.device, int]) -> None:
     coverage = PeakCoverage()
     peaks[GPU] = 1000
     (sentence,) = coverage.warnings([GPU], {"cuda:0": 900})
-    assert sentence.startswith("cuda:0: inside an operator, 100 bytes more")
+    assert sentence.startswith("cuda:0: for a moment, 100 bytes more")
 
 
 def test_a_peak_from_before_the_recording_is_not_its(peaks: dict[torch.device, int]) -> None:

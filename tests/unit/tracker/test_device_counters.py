@@ -33,7 +33,8 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> tuple[list[SimpleNamespace], di
     allocator, exporter = Allocator(), CollectingExporter()
     monkeypatch.setattr(memexport.tracker, "_is_simulated", lambda _: False)
     monkeypatch.setattr(counters, "reader_of", lambda _: allocator.read)
-    monkeypatch.setattr(counters, "retries_and_ooms", lambda _: (3, 1))
+    failures = {"cpu": (None, None), "cuda": (3, 1)}
+    monkeypatch.setattr(counters, "retries_and_ooms", lambda device: failures[device.type])
     with FakeTensorMode(), memexport.Tracker(exporters=[exporter]) as tracker:
         for size in (1000, 5000, 100):
             allocator.tensors.append(torch.empty(size, dtype=torch.uint8, device="cuda"))
@@ -98,9 +99,9 @@ def test_stats_of_torchs_allocators_are_read_as_they_are() -> None:
         name: {"all": {"current": value, "peak": 9}, "large_pool": {"current": 1}}
         for name, value in [("allocated_bytes", 10), ("active_bytes", 20), ("reserved_bytes", 30)]
     }
-    assert counters._from_stats(stats) == Counters(10, 20, 30)
-    assert counters._from_stats({}) == Counters(0, 0, 0)
-    assert counters._from_stats({"allocated_bytes": stats["allocated_bytes"]}) == Counters(10, -1, -1)
+    assert counters._from_stats(stats) == Counters(10, 20, 30, 9)
+    assert counters._from_stats({}) == Counters(0, 0, 0, 0)
+    assert counters._from_stats({"allocated_bytes": stats["allocated_bytes"]}) == Counters(10, -1, -1, 9)
 
 
 @pytest.mark.parametrize("nonsense", [float("nan"), float("inf"), -1, 2**63, None, "10"])
@@ -113,5 +114,5 @@ def test_devices_without_an_allocator_to_ask_have_no_reader() -> None:
     assert counters.reader_of(torch.device("cpu")) is None
     if not torch.cuda.is_available():
         assert counters.reader_of(torch.device("cuda:0")) is None
-        assert counters.retries_and_ooms([torch.device("cuda:0")]) == (None, None)
+        assert counters.retries_and_ooms(torch.device("cuda:0")) == (None, None)
         assert counters.describe(torch.device("cuda:0")) == memexport.model.Device("cuda", 0)

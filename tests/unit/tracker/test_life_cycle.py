@@ -254,8 +254,8 @@ def broken(*_: Any, **__: Any) -> None:
 @pytest.mark.parametrize(
     ("owner", "method"),
     [
-        ("capture.Capture", "_look_through"),
-        ("capture.Capture", "_operator"),
+        ("dispatch.OperatorLog", "_look_through"),
+        ("dispatch.OperatorLog", "_operator"),
         ("running.Running", "context"),
         ("running.Running", "module_starts"),
         ("running.Running", "module_ends"),

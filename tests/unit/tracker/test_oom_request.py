@@ -30,8 +30,11 @@ GIB = 1 << 30
         (MemoryError("Unable to allocate 8.00 GiB for an array with shape (1073741824,)"),
          Request(8 * GIB, "cpu")),
         (MemoryError(), Request(None, "cpu")),
+        (RuntimeError("NPU out of memory. Tried to allocate 1.50 GiB (NPU 3; 28.50 GiB total capacity; 10.25"
+                      " GiB already allocated; 1.25 GiB free; 10.28 GiB reserved in total by PyTorch)"),
+         Request(3 * GIB // 2, "npu:3", GIB + GIB // 4)),
     ],
-    ids=["cuda", "xpu", "hip", "silent", "empty", "number", "mps", "cpu", "numpy", "python"],
+    ids=["cuda", "xpu", "hip", "silent", "empty", "number", "mps", "cpu", "numpy", "python", "npu"],
 )  # fmt: skip
 def test_an_error_of_an_allocator_tells_what_was_asked_for(error: Exception, request_: Request) -> None:
     assert is_oom(error)

@@ -350,7 +350,7 @@ class Allocator:
     """An accelerator's, with what a test says of it."""
 
     def __init__(self) -> None:
-        self.reading = Reading(Counters(0, 0, 0), 0, 0)
+        self.reading = Reading(Counters(0, 0, 0), 0)
         self.calls = 0
 
     def read(self) -> Counters:
@@ -388,7 +388,7 @@ def on_accelerator(allocator: Allocator, readings: list[Reading]) -> list[Simple
 
 def test_a_step_between_windows_has_its_devices_counters(allocator: Allocator) -> None:
     events = on_accelerator(
-        allocator, [Reading(Counters(100, 200, 300), 0, 0), Reading(Counters(50, 60, 300), 0, 0)]
+        allocator, [Reading(Counters(100, 200, 300), 0), Reading(Counters(50, 60, 300), 0)]
     )
     samples = [e for e in events if e.kind is EventKind.SAMPLE and e.step > 0]
     assert [(e.step, e.device, e.allocated_bytes, e.active_bytes, e.reserved_bytes) for e in samples] == [
@@ -398,18 +398,15 @@ def test_a_step_between_windows_has_its_devices_counters(allocator: Allocator) -
 
 
 def test_its_peak_is_known_only_if_the_allocators_own_rose(allocator: Allocator) -> None:
-    level = Counters(100, 100, 400)
-    events = on_accelerator(
-        allocator,
-        [Reading(level, 300, 0), Reading(level, 300, 0), Reading(level, 350, 0), Reading(level, 10, 0)],
-    )
+    readings = [Reading(Counters(100, 100, 400, peak), 0) for peak in (300, 300, 350, 10)]
+    events = on_accelerator(allocator, readings)
     peaks = named(events, EventKind.SAMPLE, "allocator peak")
     assert [(e.step, e.allocated_bytes, e.active_bytes) for e in peaks] == [(1, 300, -1), (3, 350, -1)]
 
 
 def test_a_step_in_which_the_allocator_tried_again_has_a_marker(allocator: Allocator) -> None:
     level = Counters(1, 1, 1)
-    events = on_accelerator(allocator, [Reading(level, 0, 0), Reading(level, 0, 2), Reading(level, 0, 2)])
+    events = on_accelerator(allocator, [Reading(level, retries) for retries in (0, 2, 2)])
     assert [e.step for e in named(events, EventKind.MARKER, "allocation retry")] == [2]
 
 
