@@ -12,7 +12,7 @@ from memexport.analysis.places import Place
 from memexport.exporters import _titles
 from memexport.exporters._flamegraph import UNATTRIBUTED, category_name
 from memexport.exporters._lifetimes import Chart, Edges, SizeFloor
-from memexport.exporters._perfetto_bars import Bars, encode_bars
+from memexport.exporters._perfetto_bars import Bars
 from memexport.exporters._perfetto_interning import Interning
 from memexport.exporters._perfetto_tracks import Tracks
 from memexport.exporters._residence import Residence
@@ -54,8 +54,8 @@ class LifetimeCharts:
         self._lanes = [np.empty(0, np.int64) for _ in self._charts]
         self._code_names: dict[int, int] = {}
 
-    def encode(self, residence: Residence) -> bytes:
-        """The packets of one more batch."""
+    def bars(self, residence: Residence) -> Bars | None:
+        """What one more batch draws; None for nothing."""
         born = residence.lifetimes.born.columns
         drawn = self.floor.admit(born["size_bytes"], residence.allocated_bytes)
         before = _from_before(residence)
@@ -68,20 +68,17 @@ class LifetimeCharts:
             if edges is not None and len(edges):
                 changed.append(edges)
                 tracks.append(self._track(number, edges.lane))
-        return self._encode(Edges.concat(changed), np.concatenate(tracks)) if changed else b""
+        return self._bars(Edges.concat(changed), np.concatenate(tracks)) if changed else None
 
-    def _encode(self, edges: Edges, track: Ints) -> bytes:
-        return encode_bars(
-            Bars(
-                time_ns=edges.time_ns,
-                begins=edges.begins,
-                track=track,
-                name=self._names(edges),
-                size_bytes=edges.size_bytes,
-                module=self._interning.texts(edges.module),
-                category=self._category_texts(edges.category),
-                device=np.full(len(edges), self._interning.text(self._device)),
-            )
+    def _bars(self, edges: Edges, track: Ints) -> Bars:
+        return Bars(
+            time_ns=edges.time_ns,
+            begins=edges.begins,
+            track=track,
+            name=self._names(edges),
+            size_bytes=edges.size_bytes,
+            module=self._interning.texts(edges.module),
+            category=self._category_texts(edges.category),
         )
 
     def _track(self, chart: int, lane: Ints) -> Ints:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import chain
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -14,12 +13,29 @@ from memexport.exporters._categories import CategoryCounters
 from memexport.exporters._counters import HIGHEST_EXACT
 from memexport.exporters._flamegraph import stacks
 from memexport.exporters._peaks import Peak, StepPeaks
+from memexport.exporters._perfetto_bars import Bars
 from memexport.exporters._perfetto_heap import HeapProfile
 from memexport.exporters._perfetto_interning import Interning
 from memexport.exporters._perfetto_lifetimes import LifetimeCharts
+from memexport.exporters._perfetto_moments import Samples
 from memexport.exporters._perfetto_tracks import Tracks
 from memexport.exporters._residence import Residence, Residences
 from memexport.model import EventBatch, Tables
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """What is drawn of the storages of one batch, in all places.
+
+    Attributes:
+        samples: the categories' counters.
+        bars: tensor lifetimes, place by place.
+        dumps: heap dumps, as packets.
+    """
+
+    samples: list[Samples] = field(default_factory=list)
+    bars: list[Bars] = field(default_factory=list)
+    dumps: list[bytes] = field(default_factory=list)
 
 
 class _PlaceTracks:
@@ -57,9 +73,12 @@ class MemoryTracks:
         self._places: dict[Place, _PlaceTracks] = {}
         self._heaps: dict[Place, HeapProfile] = {}
 
-    def encode(self, batch: EventBatch, end_ns: npt.NDArray[np.int64]) -> Iterator[bytes]:
-        """The packets of one more batch."""
-        return chain.from_iterable(map(self._encode_place, self._residences.add(batch, end_ns)))
+    def draw(self, batch: EventBatch, end_ns: npt.NDArray[np.int64]) -> Drawing:
+        """What one more batch adds."""
+        drawing = Drawing()
+        for residence in self._residences.add(batch, end_ns):
+            self._draw_place(residence, drawing)
+        return drawing
 
     def encode_last_peaks(self) -> bytes:
         """The heap dumps that could not be made before the recording was over."""
@@ -84,21 +103,24 @@ class MemoryTracks:
         """The places, that with the highest peak first: it is shown in its rank's own process."""
         return sorted(self._places, key=lambda place: (-self._places[place].peak.bytes, place))
 
-    def _encode_place(self, residence: Residence) -> Iterator[bytes]:
-        place = self._places.get(residence.place)
-        if place is None:
-            charts = LifetimeCharts(
-                residence.place, self._tables, self._interning, self._tracks, self._lifetimes_bytes
-            )
-            place = self._places[residence.place] = _PlaceTracks(charts)
+    def _draw_place(self, residence: Residence, drawing: Drawing) -> None:
+        place = self._place(residence.place)
         for change in place.categories.add(residence):
             track = self._tracks.category(residence.place, change.category)
-            yield packets.encode_counter(change.time_ns, track, np.minimum(change.bytes, HIGHEST_EXACT))
-        yield place.lifetimes.encode(residence)
+            drawing.samples.append(Samples(track, change.time_ns, np.minimum(change.bytes, HIGHEST_EXACT)))
+        bars = place.lifetimes.bars(residence)
+        if bars is not None:
+            drawing.bars.append(bars)
         place.peak.add(residence)
         if self._has_step_peaks:
             for peak in place.step_peaks.add(residence):
-                yield self._encode_peak(residence.place, peak)
+                drawing.dumps.append(self._encode_peak(residence.place, peak))
+
+    def _place(self, place: Place) -> _PlaceTracks:
+        if place not in self._places:
+            charts = LifetimeCharts(place, self._tables, self._interning, self._tracks, self._lifetimes_bytes)
+            self._places[place] = _PlaceTracks(charts)
+        return self._places[place]
 
     def _encode_peak(self, place: Place, peak: Peak) -> bytes:
         """A heap dump; nothing where no more than the counter is known."""

@@ -10,7 +10,8 @@ import numpy.typing as npt
 from memexport.exporters import _titles
 from memexport.exporters._nesting import Nestings
 from memexport.exporters._perfetto_interning import Interning
-from memexport.exporters._perfetto_packets import Slices, encode_slices
+from memexport.exporters._perfetto_moments import Moments
+from memexport.exporters._perfetto_slice_packets import SlicePackets, Slices
 from memexport.exporters._perfetto_tracks import Tracks
 from memexport.exporters._processes import thread_tracks
 from memexport.model import EventBatch, StringTable
@@ -27,13 +28,14 @@ class SliceColumns:
         self._tracks = tracks
         self._nestings = Nestings(tracks.beside)
 
-    def encode(self, batch: EventBatch, begin_ns: Ints, end_ns: Ints) -> bytes:
-        """The packets of all slices of the batch."""
+    def encode(self, batch: EventBatch, begin_ns: Ints, end_ns: Ints, moments: Moments) -> bytes:
+        """The packets of all slices of the batch, with what counters say at their ends."""
         events, drawn = _titles.drawn_as_slices(batch)
         if not len(events):
             return b""
-        slices = self._slices(events, begin_ns[drawn], end_ns[drawn])
-        return encode_slices(self._nested(slices))
+        slices = self._nested(self._slices(events, begin_ns[drawn], end_ns[drawn]))
+        carried = moments.take(slices.end_ns, able=slices.begin_ns < slices.end_ns)
+        return SlicePackets(moments, self._tracks.main_thread).encode(replace(slices, carried=carried))
 
     def _nested(self, slices: Slices) -> Slices:
         """The slices where they can be drawn: those that do not nest, on tracks beside their thread's."""
@@ -62,4 +64,7 @@ class SliceColumns:
             source=self._interning.sources(events.stack),
             bytes_delta=titles.size_bytes,
             allocated=np.where(is_operator, events.allocated_bytes, -1),
+            input_bytes=events.input_bytes,
+            output_bytes=events.output_bytes,
+            carried=np.full(len(events), -1),
         )

@@ -23,6 +23,10 @@ class Tracks:
     With one rank, counters hang under its process: the UI opens a lone process on load. With several, each
     rank's `allocated` is at the root, where the UI draws it above the processes, and the other counters are
     its children.
+
+    Attributes:
+        main_thread: the uuid of the thread that was described first, which a trace's packets mean where they
+            name none; 0 before.
     """
 
     def __init__(self, info: RecordingInfo, strings: StringTable, several_ranks: bool) -> None:
@@ -32,6 +36,7 @@ class Tracks:
         self._uuids: dict[tuple[Any, ...], int] = {}
         self._thread_names: dict[int, tuple[int, str]] = {}
         self.pending: list[Any] = []
+        self.main_thread = 0
 
     def process(self, rank: int) -> int:
         """The process of the rank; −1 is the recording's own."""
@@ -56,6 +61,7 @@ class Tracks:
             descriptor.thread.tid = pid + place  # tid == pid is what makes a thread the main one
             descriptor.thread.thread_name = protobuf_text(self._processes.thread_name(thread))
             self._thread_names[descriptor.uuid] = parent, descriptor.thread.thread_name
+            self.main_thread = self.main_thread or descriptor.uuid
         return self._uuids[key]
 
     def beside(self, thread_track: int, lane: int) -> int:

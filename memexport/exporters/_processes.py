@@ -15,6 +15,8 @@ _UNKNOWN_PID: Final = 1
 # Ranks whose pid is not recorded get one above what Linux gives out (at most 4 194 304).
 _FIRST_MADE_UP_PID: Final = 5_000_000
 _PIDS_BETWEEN_RANKS: Final = 100_000
+# A trace keeps a pid in 32 bits. No two ranks get the same one: this and the distance have no common divisor.
+_MADE_UP_PIDS: Final = 2**31 - 1 - _FIRST_MADE_UP_PID - _PIDS_BETWEEN_RANKS
 
 
 class Processes:
@@ -33,7 +35,7 @@ class Processes:
         """The recorded number, else a made-up one."""
         if self.is_own(rank):
             return self._info.pid or _UNKNOWN_PID
-        return _FIRST_MADE_UP_PID + _PIDS_BETWEEN_RANKS * rank
+        return _FIRST_MADE_UP_PID + _PIDS_BETWEEN_RANKS * rank % _MADE_UP_PIDS
 
     def is_own(self, rank: int) -> bool:
         """Whether it is the process that `RecordingInfo` describes."""

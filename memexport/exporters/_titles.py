@@ -25,6 +25,8 @@ _SLICE_COLUMNS: Final = (
     "size_bytes",
     "allocated_bytes",
     "inputs",
+    "input_bytes",
+    "output_bytes",
     "stack",
 )
 

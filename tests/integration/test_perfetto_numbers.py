@@ -115,9 +115,9 @@ class Script:
 
 
 def write(recorded: Recorded, make: Callable[[FileDestination], Exporter], path: Path) -> Path:
-    """Export all of it."""
+    """Export all of it, in place as a tracker does: batch by batch."""
     info, tables, batches = recorded
-    exporter = make(FileDestination(path, overwrite=True))
+    exporter = make(FileDestination(path, overwrite=True, atomic=False))
     exporter.begin(info, tables)
     for batch in batches:
         exporter.write(batch)

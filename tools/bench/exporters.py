@@ -62,7 +62,8 @@ def export(exporter: Exporter, info: RecordingInfo, tables: Tables, batches: Ite
 def packet_rows(path: Path) -> list[tuple[Any, ...]]:
     """The track events of an uncompressed trace as plain Python values.
 
-    Type, time, track, counter value, name, category, and the annotations as (name, is text, value).
+    Type, time, track, counter value, name, category, the annotations as (name, is text, value), and the
+    values of counters that the packet carries, as (track, value). What a packet does not have is 0 or empty.
     """
     rows = []
     for packet in Trace.FromString(path.read_bytes()).packet:
@@ -72,20 +73,26 @@ def packet_rows(path: Path) -> list[tuple[Any, ...]]:
                 (a.name_iid, bool(a.string_value_iid), a.string_value_iid or a.int_value)
                 for a in event.debug_annotations
             ]
+            carried = list(zip(event.extra_counter_track_uuids, event.extra_counter_values, strict=True))
             category = event.category_iids[0] if event.category_iids else 0
             what = event.type, packet.timestamp, event.track_uuid, event.counter_value
-            rows.append((*what, event.name_iid, category, annotations))
+            rows.append((*what, event.name_iid, category, annotations, carried))
     return rows
 
 
 def build_with_peer(rows: list[tuple[Any, ...]], path: Path) -> None:
     """The same packets, one after the other, through perfetto's builder; strings are taken as interned."""
     builder = TraceProtoBuilder()
-    for kind, moment, track, value, name, category, attached in rows:
+    for kind, moment, track, value, name, category, attached, carried in rows:
         packet = builder.add_packet()
         packet.timestamp, packet.trusted_packet_sequence_id = moment, 1
         event = packet.track_event
-        event.type, event.track_uuid = kind, track
+        event.type = kind
+        if track:
+            event.track_uuid = track
+        for counter, counted in carried:
+            event.extra_counter_track_uuids.append(counter)
+            event.extra_counter_values.append(counted)
         if kind == COUNTER:
             event.counter_value = value
         elif kind != END:
@@ -167,11 +174,12 @@ class Bench:
         path, write = self._writer("out.csv", CsvExporter)
         as_json, _ = self._writer("rows.jsonl", JsonlExporter)
         rows = [json.loads(line) for line in as_json.read_bytes().splitlines()]
+        columns = [name for name in rows[0] if all(name in row for row in rows)]
         peer = self._folder / "peer.csv"
 
         def dump() -> None:
             with peer.open("w", newline="") as stream:
-                writer = csv.DictWriter(stream, list(rows[0]))
+                writer = csv.DictWriter(stream, columns, extrasaction="ignore")
                 writer.writeheader()
                 writer.writerows(rows)
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -62,12 +63,23 @@ class Costs:
 
 
 class Training:
-    """The model that is trained, warm."""
+    """The model that is trained, warm.
 
-    def __init__(self) -> None:
+    Args:
+        wrap: what becomes of the model before it is trained.
+        clock: seconds; what a measurement is of.
+    """
+
+    def __init__(
+        self,
+        wrap: Callable[[nn.Module], nn.Module] = lambda model: model,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         torch.set_num_threads(1)
         torch.manual_seed(0)
-        self.model = SmallTransformer()
+        self._clock = clock
+        self.model = wrap(SmallTransformer())
         self.optimizer = torch.optim.AdamW(self.model.parameters())
         for _ in range(5):
             self.step()
@@ -108,9 +120,9 @@ class Training:
             seconds = 0.0
             for _ in range(steps):
                 before_step()
-                started = time.perf_counter()
+                started = self._clock()
                 self.step()
-                seconds += time.perf_counter() - started
+                seconds += self._clock() - started
         return seconds / steps
 
 
