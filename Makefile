@@ -3,13 +3,17 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint docs bench pictures clean
+.PHONY: demo test test-far lint docs bench pictures clean
 
 demo: .venv/torch.installed
 	$(BIN)/memexport demo --force
 
 test: lint
-	$(BIN)/python -m pytest -n auto --dist loadgroup
+	$(BIN)/python -m pytest -n auto --dist loadgroup --ignore tests/far
+
+# Against what is too large for every run: Spark (needs a Java), Ray, and the Slurm and MPI that the system has.
+test-far: .venv/far.installed
+	$(BIN)/python -m pytest tests/far
 
 lint: .venv/dev.installed
 	$(BIN)/ruff check .
@@ -17,7 +21,7 @@ lint: .venv/dev.installed
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/buf lint
-	$(BIN)/buf breaking --against tests/data/schemas/1.0
+	for released in tests/data/schemas/*; do $(BIN)/buf breaking --against $$released || exit 1; done
 	$(BIN)/python tools/gen_protos.py --check
 	$(BIN)/python tools/readme_tables.py --check
 
@@ -27,7 +31,7 @@ docs: .venv/dev.installed
 
 # Each prints its own table; run them on a quiet machine.
 bench: .venv/dev.installed
-	for bench in capture exact compat archive exporters summary memory startup fake snapshot kineto merge otlp plot; do \
+	for bench in capture ranks oom exact compat archive exporters perfetto_load summary memory startup fake snapshot kineto merge otlp plot; do \
 	  echo "== $$bench"; $(BIN)/python tools/bench/$$bench.py || exit 1; done
 
 # The pictures of the README and the docs, taken in the real Perfetto UI and browser (needs Chromium).
@@ -43,6 +47,10 @@ pictures: .venv/dev.installed
 
 .venv/dev.installed: .venv/torch.installed
 	$(PIP) --editable '.[torch,dev]'
+	touch $@
+
+.venv/far.installed: .venv/dev.installed
+	$(PIP) --editable '.[torch,dev,far]'
 	touch $@
 
 clean:

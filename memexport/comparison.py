@@ -49,10 +49,11 @@ def diff(a: Comparable, b: Comparable, *, progress: Progress | None = None) -> D
 def side_by_side(a: Recording, b: Recording) -> Recording:
     """Both on one time line that begins at 0, as two processes named "A NAME" and "B NAME".
 
-    Both are read once, for their earliest times. Closing it closes both.
+    One of several ranks is a process for each, "A NAME rank 3". Both are read once, for their earliest times
+    and their ranks. Closing it closes both.
 
     Raises:
-        UsageError: one has a clock and the other has none, or one is of several ranks.
+        UsageError: one has a clock and the other has none.
         InputError: one of them cannot be read.
     """
     if a.info.clock != b.info.clock:
@@ -80,7 +81,14 @@ def _side(letter: str, recording: Recording) -> Side:
     for batch in recording.batches():
         first = min(first, int(batch.time_unix_ns.min(initial=_NEVER)))
         ranks.update(np.unique(batch.rank).tolist())
-    if len(ranks - {-1}) > 1:
-        raise UsageError(f"{recording.name} is of several ranks, and each of two runs is one process")
-    name = PurePath(recording.name).name
-    return Side(recording._source, f"{letter} {name}", 0 if first == _NEVER else first)
+    name = f"{letter} {PurePath(recording.name).name}"
+    return Side(recording._source, name, _processes(name, ranks), 0 if first == _NEVER else first)
+
+
+def _processes(name: str, ranks: set[int]) -> dict[int, str]:
+    """What to call the process of each rank, such that rank 2 comes before rank 10 by name."""
+    known = ranks - {-1}
+    if len(known) < 2:
+        return dict.fromkeys(ranks, name)
+    width = len(str(max(known)))
+    return {rank: name if rank < 0 else f"{name} rank {rank:0{width}}" for rank in sorted(ranks)}

@@ -20,7 +20,7 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memexport import registry
+from memexport import registry, remote
 from memexport.errors import MemexportError, OutputError, UsageError
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ def run(
     """Run `target` (a script or module name, then its arguments) and record into `outputs`.
 
     `otlp` exports metrics to OpenTelemetry besides, `otlp_traces` metrics and the steps as spans. `options`
-    are keyword arguments of the `Tracker`. If a simulated program runs out of its budget, `report` is told
-    where.
+    are keyword arguments of the `Tracker`. `report` is told where a recording is until it is uploaded, and
+    where a simulated program runs out of its budget.
 
     What the program sees (`sys.argv`, `sys.path`, `__main__`) and shows (tracebacks, exit code) is what plain
     python gives. A program that never imports torch leaves no output.
@@ -55,10 +55,11 @@ def run(
 
     Raises:
         UsageError: there is no such script, a suffix means no format, or OpenTelemetry is not installed.
-        OutputError: an output exists and may not be replaced, or its folder is missing.
+        OutputError: an output exists and may not be replaced, its folder is missing, or its URL cannot be
+            reached.
     """
     for output in outputs:
-        _check(Path(output), overwrite=overwrite)
+        _check(output, overwrite=overwrite)
     if not as_module and not os.path.exists(target[0]):  # noqa: PTH110 - it may be a zip or folder; any path
         raise UsageError(f"can't open file {target[0]!r}: no such file")
     if otlp or otlp_traces:
@@ -68,6 +69,7 @@ def run(
         otlp=otlp or otlp_traces,
         otlp_traces=otlp_traces,
         options=options or {},
+        report=report,
     )
     hook = _AfterTorch(tracking.start)
     sys.meta_path.insert(0, hook)
@@ -93,16 +95,19 @@ class _Tracking:
         otlp: bool,
         otlp_traces: bool,
         options: Mapping[str, Any],
+        report: Callable[[str], None],
     ) -> None:
         # The program may change folders.
-        self._outputs = [Path(output).absolute() for output in outputs]
+        self._outputs = [remote.fixed(output) for output in outputs]
         self._otlp = otlp
         self._otlp_traces = otlp_traces
         self._options = options
+        self._report = report
         self._tracker: Tracker | None = None
 
     def start(self) -> None:
         """Begin to record. On an error the program goes on without."""
+        from memexport.exporters.remote_destination import live_copy
         from memexport.tracker import Tracker
         from memexport.tracker.outputs import archive_limit, exporter_at
 
@@ -118,6 +123,9 @@ class _Tracking:
             self._tracker = Tracker(exporters=exporters, step_at_optimizer=True, **options).start()
         except MemexportError as error:
             log.warning("memexport does not record: %s", error)
+            return
+        for url in filter(remote.is_url, self._outputs):
+            self._report(f"{url} will be uploaded when the program is over; until then, see {live_copy(url)}")
 
     def stop(self, error: BaseException | None) -> None:
         """Complete the recording; `error` is what ended the program."""
@@ -164,12 +172,17 @@ class _AfterTorch(MetaPathFinder):
             sys.meta_path.remove(self)
 
 
-def _check(output: Path, *, overwrite: bool) -> None:
+def _check(output: str, *, overwrite: bool) -> None:
     registry.exporter_for(output)
-    if output.exists() and not overwrite:
-        raise OutputError(output, None, "exists already", hint="--force replaces it")
-    if not output.parent.is_dir():
-        raise OutputError(output, None, "the folder does not exist", hint=f"mkdir -p {output.parent}")
+    if remote.is_url(output):
+        if not overwrite:
+            remote.refuse_existing(output)
+        return
+    path = Path(output)
+    if path.exists() and not overwrite:
+        raise OutputError(path, None, "exists already", hint="--force replaces it")
+    if not path.parent.is_dir():
+        raise OutputError(path, None, "the folder does not exist", hint=f"mkdir -p {path.parent}")
 
 
 def _check_opentelemetry() -> None:

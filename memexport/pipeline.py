@@ -17,12 +17,8 @@ from memexport.analysis.timeline import Timeline
 from memexport.analysis.timeline_fold import TimelineFold
 from memexport.errors import InputError, UsageError
 from memexport.exporters import Exporter, _dataframes
-from memexport.exporters.destination import (
-    Destination,
-    FileDestination,
-    RemoteDestination,
-    StreamDestination,
-)
+from memexport.exporters.destination import Destination, FileDestination, StreamDestination
+from memexport.exporters.remote_destination import RemoteDestination
 from memexport.model import EventBatch, RecordingEnd, RecordingInfo, Tables
 from memexport.sources import Source
 from memexport.sources.copied import CopiedSource, copy_of, naming
@@ -306,7 +302,7 @@ def _destination(output: StrPath | BinaryIO, overwrite: bool, atomic: bool) -> D
     if not isinstance(output, (str, os.PathLike)):
         return StreamDestination(output)
     if remote.is_url(output):
-        return RemoteDestination(os.fspath(output), overwrite)
+        return RemoteDestination(os.fspath(output), overwrite, atomic)
     return FileDestination(Path(output), overwrite, atomic)
 
 

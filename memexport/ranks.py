@@ -13,35 +13,47 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from memexport import registry
+from memexport import registry, remote
 from memexport.errors import UsageError
 
 
 class _Variables(NamedTuple):
-    """What a launcher calls them; of several names, the first that is set counts."""
+    """What a launcher calls them; of several names, the first that is set counts.
+
+    Attributes:
+        only_with: without this one, the others say nothing of this process.
+    """
 
     rank: str
-    local_rank: str
-    world_size: tuple[str, ...]
+    local_rank: tuple[str, ...]
+    world_size: str
+    only_with: str
 
 
 # The first launcher whose rank is set is asked for all three. Slurm comes last: what mpirun or torchrun start
 # in a job of Slurm has Slurm's variables too, those of the one process that started them all.
 # https://docs.pytorch.org/docs/stable/elastic/run.html
 # https://docs.open-mpi.org/en/main/tuning-apps/environment-var.html
-# https://slurm.schedmd.com/srun.html (SLURM_NTASKS is of the job, SLURM_STEP_NUM_TASKS of this srun)
+# https://slurm.schedmd.com/srun.html (srun --mpi=pmi2 sets PMI_RANK, but no local rank of PMI's)
+# A script of sbatch is one process, and has the rank 0 and the number of tasks that srun would start; only
+# what srun started belongs to a step.
 _LAUNCHERS: Final = (
-    _Variables("RANK", "LOCAL_RANK", ("WORLD_SIZE",)),
-    _Variables("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", ("OMPI_COMM_WORLD_SIZE",)),
-    _Variables("PMI_RANK", "MPI_LOCALRANKID", ("PMI_SIZE",)),
-    _Variables("SLURM_PROCID", "SLURM_LOCALID", ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")),
+    _Variables("RANK", ("LOCAL_RANK",), "WORLD_SIZE", "RANK"),
+    _Variables(
+        "OMPI_COMM_WORLD_RANK",
+        ("OMPI_COMM_WORLD_LOCAL_RANK",),
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_RANK",
+    ),
+    _Variables("PMI_RANK", ("MPI_LOCALRANKID", "SLURM_LOCALID"), "PMI_SIZE", "PMI_RANK"),
+    _Variables("SLURM_PROCID", ("SLURM_LOCALID",), "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NUM_TASKS"),
 )
 
 PLACEHOLDERS: Final = ("rank", "local_rank", "host", "pid")
 """What may stand in braces in a name."""
 
-_TELL_APART: Final = frozenset({"rank", "local_rank", "pid"})
-"""Those of which no two processes of a host have the same."""
+_TELL_APART: Final = frozenset({"local_rank", "pid"})
+"""Those of which no two processes of a host have the same; on another host there may be one that has."""
 
 # The number of a rank stands by itself or behind "rank": "run-3", "rank3"; but "v3" is a version.
 _RANK_IN_NAME: Final = re.compile(r"(?:(?<![0-9A-Za-z])|(?<![A-Za-z])r(?:ank)?)([0-9]+)", re.IGNORECASE)
@@ -65,19 +77,19 @@ class Process:
 
 def this_process(environment: Mapping[str, str] = os.environ) -> Process:
     """What the environment says now: of torchrun, Open MPI, MPICH or Slurm, in this order."""
-    said = next((names for names in _LAUNCHERS if _integer(environment.get(names.rank)) is not None), None)
+    said = next((names for names in _LAUNCHERS if _speaks(names, environment)), None)
     if said is None:
         # Some set a world of one, and no rank.
         world_size = _integer(environment.get("WORLD_SIZE"))
         local_rank = _integer(environment.get("LOCAL_RANK"))
         return Process(socket.gethostname(), os.getpid(), None, local_rank, world_size)
-    sizes = [_integer(environment.get(name)) for name in said.world_size]
+    local_ranks = [_integer(environment.get(name)) for name in said.local_rank]
     return Process(
         host=socket.gethostname(),
         pid=os.getpid(),
         rank=_integer(environment.get(said.rank)),
-        local_rank=_integer(environment.get(said.local_rank)),
-        world_size=next((size for size in sizes if size is not None), None),
+        local_rank=next((rank for rank in local_ranks if rank is not None), None),
+        world_size=_integer(environment.get(said.world_size)),
     )
 
 
@@ -97,8 +109,9 @@ def filled(name: str, process: Process) -> str:
 def filled_for_one(name: str, process: Process) -> tuple[str, str | None]:
     """The name as `filled`, so that no two processes of a run have the same.
 
-    In a process that has others, one without a placeholder (or with no more than `{host}`) gets its rank
-    before its suffix, unless the last number in it is that rank already.
+    In a process that has others, one whose placeholders do not tell it from them gets its rank before its
+    suffix, unless the last number in it is that rank already. `{local_rank}` and `{pid}` tell the processes
+    of a host apart; behind a URL, where the files of all hosts are, only together with `{host}`.
 
     Returns:
         The name, and, of the run's first process, a sentence if it had to be changed.
@@ -106,7 +119,7 @@ def filled_for_one(name: str, process: Process) -> tuple[str, str | None]:
     Raises:
         UsageError: as `filled`.
     """
-    is_own = any(key in _TELL_APART for _, key in _pieces(name))
+    is_own = _is_own(name, process)
     plain, rank = filled(name, process), process.rank or 0
     if is_own or not process.has_others or _names_rank(plain, rank):
         return plain, None
@@ -118,6 +131,15 @@ def filled_for_one(name: str, process: Process) -> tuple[str, str | None]:
 def escaped(text: str) -> str:
     """The text as a name that `filled` gives back."""
     return text.replace("{", "{{").replace("}", "}}")
+
+
+def _is_own(name: str, process: Process) -> bool:
+    """Whether the placeholders in it tell this process from all others of the run."""
+    keys = {key for _, key in _pieces(name)}
+    of_host = keys & _TELL_APART
+    if process.local_rank is None:
+        of_host = of_host - {"local_rank"}
+    return "rank" in keys or (bool(of_host) and ("host" in keys or not remote.is_url(name)))
 
 
 def _with_rank(name: str, process: Process) -> str:
@@ -162,6 +184,11 @@ def _split(name: str) -> tuple[str, str]:
     """What comes before the last part of a path or URL, and that part."""
     cut = max(name.rfind("/"), name.rfind(os.sep)) + 1
     return name[:cut], name[cut:]
+
+
+def _speaks(names: _Variables, environment: Mapping[str, str]) -> bool:
+    """Whether this launcher says of this process which one it is."""
+    return _integer(environment.get(names.rank)) is not None and names.only_with in environment
 
 
 def _integer(text: str | None) -> int | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from memexport.analysis.imbalance import Difference, Imbalance, RankDifference
-from memexport.analysis.page import UNKNOWN, heading, new_table
+from memexport.analysis.page import UNKNOWN, heading, new_table, signed_bytes
 from memexport.analysis.text import human_bytes, printable
 
 if TYPE_CHECKING:
@@ -21,9 +21,9 @@ def rank_parts(summary: Summary) -> list[RenderableType]:
     """The ranks' peaks on each type of device as a table, and what tells them apart; of one rank, nothing."""
     parts: list[RenderableType] = []
     for device_type, imbalance in summary.ranks.items():
-        parts += ["", heading(_headline(device_type, imbalance)), _peaks(imbalance)]
+        parts += ["", heading(ranks_sentence(device_type, imbalance)), _peaks(imbalance)]
         if imbalance.difference is not None:
-            parts += ["", *_difference(imbalance.difference, is_odd=imbalance.odd_rank is not None)]
+            parts += ["", *_difference(imbalance, imbalance.difference)]
     return parts
 
 
@@ -46,7 +46,8 @@ def _compared(imbalance: Imbalance) -> set[str]:
     return {by_rank[rank] for rank in (difference.rank, difference.than_rank) if rank in by_rank}
 
 
-def _headline(device_type: str, imbalance: Imbalance) -> str:
+def ranks_sentence(device_type: str, imbalance: Imbalance) -> str:
+    """How many ranks there are, and how far their peaks lie apart."""
     share = f" ({imbalance.spread / imbalance.median:.1%})" if imbalance.median else ""
     return (
         f"{imbalance.ranks} ranks on {device_type}: median peak {human_bytes(imbalance.median)},"
@@ -58,31 +59,42 @@ def _peaks(imbalance: Imbalance) -> Table:
     table = new_table("", "rank", ">peak", ">from the median", "in phase", "")
     for peak in imbalance.peaks:
         odd = "odd one out" if peak.rank == imbalance.odd_rank else ""
-        away = _signed(peak.peak - imbalance.median)
+        away = signed_bytes(peak.peak - imbalance.median)
         table.add_row(printable(peak.device), human_bytes(peak.peak), away, peak.peak_phase or UNKNOWN, odd)
     if (more := imbalance.ranks - len(imbalance.peaks)) > 0:
         table.add_row(f"… and {more:,} more", "", "", "", "")
     return table
 
 
-def _difference(difference: RankDifference, *, is_odd: bool) -> Iterator[RenderableType]:
-    one, other = f"rank {difference.rank}", f"rank {difference.than_rank}"
-    which = f"The odd one out, {one}," if is_odd else f"The highest, {one},"
+def difference_sentence(imbalance: Imbalance, difference: RankDifference) -> str:
+    """Which rank peaks higher or lower than which, and by how much."""
+    odd = "The odd one out" if imbalance.odd_rank is not None else "The highest"
     more = f"{human_bytes(abs(difference.bytes))} {'more' if difference.bytes >= 0 else 'less'}"
-    yield f"{which} peaks with {more} than {other}"
+    return f"{odd}, rank {difference.rank}, peaks with {more} than rank {difference.than_rank}"
+
+
+def difference_rows(difference: RankDifference) -> Iterator[tuple[str, Sequence[Difference]]]:
+    """What the two ranks differ in, under its title; nothing where they do not."""
     if difference.categories:
-        yield from ("", _rows("at the peak, by category", one, other, difference.categories))
+        yield "at the peak, by category", difference.categories
     if difference.phases:
-        yield from ("", _rows("highest in a phase", one, other, difference.phases))
+        yield "highest in a phase", difference.phases
+
+
+def _difference(imbalance: Imbalance, difference: RankDifference) -> Iterator[RenderableType]:
+    one, other = f"rank {difference.rank}", f"rank {difference.than_rank}"
+    yield difference_sentence(imbalance, difference)
+    for title, rows in difference_rows(difference):
+        yield from ("", _rows(title, one, other, rows))
 
 
 def _rows(what: str, one: str, other: str, rows: Sequence[Difference]) -> Table:
     table = new_table("", what, f">{one}", f">{other}", ">more")
     for row in rows:
-        sizes = (human_bytes(row.bytes), human_bytes(row.than_bytes), _signed(row.bytes - row.than_bytes))
+        sizes = (
+            human_bytes(row.bytes),
+            human_bytes(row.than_bytes),
+            signed_bytes(row.bytes - row.than_bytes),
+        )
         table.add_row(row.name, *sizes)
     return table
-
-
-def _signed(difference: int) -> str:
-    return f"+{human_bytes(difference)}" if difference > 0 else human_bytes(difference)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from memexport.analysis.growth import LEAST_SAMPLES, DeviceGrowth
 from memexport.analysis.summary import Summary
-from memexport.analysis.text import human_bytes
+from memexport.analysis.text import human_bytes, printable
 from memexport.analysis.tolerance import Tolerance
 from memexport.errors import UsageError
 
@@ -48,36 +48,56 @@ class Verdict:
         limit: which.
         reasons: a sentence for each device that does not keep it; empty if all do.
         facts: a sentence for each device that does.
+        over_bytes: by how much the worst device is over the limit (negative: below it), by the step for
+            growth; None where one cannot be judged.
     """
 
     limit: LimitName
     reasons: tuple[str, ...]
     facts: tuple[str, ...]
+    over_bytes: int | None = None
 
     @property
     def is_kept(self) -> bool:
         """Whether every device keeps it."""
         return not self.reasons
 
+    def to_dict(self) -> dict[str, Any]:
+        """What JSON says of it."""
+        reasons, facts = list(self.reasons), list(self.facts)
+        return {"limit": self.limit, "passed": self.is_kept, "reasons": reasons, "facts": facts}
+
+    def lines(self, prefix: str = "") -> list[str]:
+        """What a terminal shows of it: a line for each device, with `prefix` before the sentence."""
+        lines = [f"FAIL  {self.limit}: {prefix}{printable(reason)}" for reason in self.reasons]
+        return [*lines, *(f"ok    {self.limit}: {prefix}{printable(fact)}" for fact in self.facts)]
+
+
+def limit_names(limits: Limits) -> tuple[LimitName, ...]:
+    """Those that there are, in their order."""
+    given: dict[LimitName, object] = {
+        "max-peak": limits.max_peak_bytes,
+        "max-growth": limits.max_growth_bytes,
+        "baseline": limits.baseline,
+    }
+    return tuple(name for name, limit in given.items() if limit is not None)
+
 
 def judge(summary: Summary, limits: Limits) -> tuple[Verdict, ...]:
     """A verdict for each limit that there is, in the order of `Limits`."""
-    judges: list[tuple[LimitName, object, _Judge]] = [
-        ("max-peak", limits.max_peak_bytes, _judge_peak),
-        ("max-growth", limits.max_growth_bytes, _judge_growth),
-        ("baseline", limits.baseline, _judge_against_baseline),
-    ]
-    return tuple(
-        _verdict(name, summary, limits, judge_device)
-        for name, limit, judge_device in judges
-        if limit is not None
-    )
+    judges: dict[LimitName, _Judge] = {
+        "max-peak": _judge_peak,
+        "max-growth": _judge_growth,
+        "baseline": _judge_against_baseline,
+    }
+    return tuple(_verdict(name, summary, limits, judges[name]) for name in limit_names(limits))
 
 
 @dataclass(frozen=True)
 class _Finding:
     is_kept: bool
     sentence: str
+    over_bytes: int | None = None
 
 
 _Judge = Callable[[Summary, str, Limits], _Finding]
@@ -85,10 +105,13 @@ _Judge = Callable[[Summary, str, Limits], _Finding]
 
 def _verdict(name: LimitName, summary: Summary, limits: Limits, judge_device: _Judge) -> Verdict:
     findings = list(_findings(name, summary, limits, judge_device))
+    over_bytes = [finding.over_bytes for finding in findings]
+    known = [over for over in over_bytes if over is not None]
     return Verdict(
         name,
         reasons=tuple(finding.sentence for finding in findings if not finding.is_kept),
         facts=tuple(finding.sentence for finding in findings if finding.is_kept),
+        over_bytes=max(known, default=None) if len(known) == len(over_bytes) else None,
     )
 
 
@@ -119,8 +142,10 @@ def _judge_peak(summary: Summary, name: str, limits: Limits) -> _Finding:
             False,
             f"{name} peaked at {human_bytes(peak)}{above}, {human_bytes(peak - limit)} over the limit of"
             f" {human_bytes(limit)}{where}",
+            peak - limit,
         )
-    return _Finding(True, f"{name} peaked at {human_bytes(peak)}{above}, of {human_bytes(limit)}")
+    fact = f"{name} peaked at {human_bytes(peak)}{above}, of {human_bytes(limit)}"
+    return _Finding(True, fact, peak - limit)
 
 
 def _where(summary: Summary, name: str) -> str:
@@ -137,8 +162,9 @@ def _judge_growth(summary: Summary, name: str, limits: Limits) -> _Finding:
     slope = growth.total.bytes_per_step
     text = f"{name} grows by {human_bytes(slope)} a step over {growth.steps_compared} steps"
     if slope > limit:
-        return _Finding(False, f"{text}, and {human_bytes(limit)} are allowed{_most_of_it(growth)}")
-    return _Finding(True, f"{text}, of {human_bytes(limit)}")
+        reason = f"{text}, and {human_bytes(limit)} are allowed{_most_of_it(growth)}"
+        return _Finding(False, reason, slope - limit)
+    return _Finding(True, f"{text}, of {human_bytes(limit)}", slope - limit)
 
 
 def _too_few(steps: int) -> str:
@@ -160,9 +186,10 @@ def _judge_against_baseline(summary: Summary, name: str, limits: Limits) -> _Fin
         return _Finding(False, f"{name}: what is allocated is not known in {lacking}")
     peak, before = counter.peak, base.allocated.peak
     text = f"{name} peaked at {human_bytes(peak)}, in the baseline at {human_bytes(before)}"
-    if peak > limits.tolerance.allows(before):
-        return _Finding(False, f"{text}: {_more(peak, before)}, and {limits.tolerance} would be fine")
-    return _Finding(True, text)
+    over = peak - limits.tolerance.allows(before)
+    if over > 0:
+        return _Finding(False, f"{text}: {_more(peak, before)}, and {limits.tolerance} would be fine", over)
+    return _Finding(True, text, over)
 
 
 def _more(peak: int, before: int) -> str:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from memexport.analysis.device_summary import DeviceSummary
+    from memexport.analysis.failed_requests import FailedRequest
     from memexport.analysis.stacks import StackBytes
     from memexport.analysis.summary import Summary
 
@@ -176,29 +177,46 @@ def _failed_requests(
         return []
     lines = [f"\n{printable(name)} ran out of memory"]
     for request in device.failed_requests[:LISTED]:
-        size = "an unknown size" if request.bytes is None else human_bytes(request.bytes)
-        text = f"  {size} requested {_when(request.time_unix_ns, summary)}"
-        who = [printable(name) for name in (request.operator, request.module) if name]
-        text += f", in {' of '.join(who)}" if who else ""
-        text += f" ({request.phase})" if request.phase else ""
-        if request.device_free_bytes is not None:
-            text += f", {human_bytes(request.device_free_bytes)} free"
-        lines.append(text)
-        code = own_code([parse_frame(frame) for frame in request.stack or ()], 1)
-        lines += [f"    in {_line(frame)}" for frame in code]
+        lines.append(f"  {printable(request_sentence(request, summary))}")
+        lines += [f"    in {_line(frame)}" for frame in code_of(request)]
     return ["\n".join(lines), *_live_at_failure(device, style)]
 
 
-def _live_at_failure(device: DeviceSummary, style: Style) -> list[RenderableType]:
-    """What lived when the last one failed, unless it is what lived at the peak."""
+def request_sentence(request: FailedRequest, summary: Summary) -> str:
+    """How much was asked for, when, by whom, and what was free."""
+    size = "an unknown size" if request.bytes is None else human_bytes(request.bytes)
+    text = f"{size} requested {_when(request.time_unix_ns, summary)}"
+    who = [name for name in (request.operator, request.module) if name]
+    text += f", in {' of '.join(who)}" if who else ""
+    text += f" ({request.phase})" if request.phase else ""
+    free = request.device_free_bytes
+    return text if free is None else f"{text}, {human_bytes(free)} free"
+
+
+def code_of(request: FailedRequest) -> tuple[str, ...]:
+    """The frame that says most of who asked; none without a stack."""
+    return own_code([parse_frame(frame) for frame in request.stack or ()], 1)
+
+
+def failure_listings(device: DeviceSummary) -> list[tuple[str, list[tuple[str | None, int]]]]:
+    """What lived when the last request failed, unless it is what lived at the peak."""
     request = device.failed_requests[-1]
     if request.categories == device.categories_at_peak or not request.categories.keys() - {"unattributed"}:
         return []
-    total = sum(request.categories.values())
-    listings = [("when it failed, by category", list(request.categories.items()))]
+    by_category: list[tuple[str | None, int]] = list(request.categories.items())
+    listings = [("when it failed, by category", by_category)]
     if any(row.module for row in request.modules):
-        modules = largest([(cell(row.module), row.bytes) for row in request.modules], total)
-        listings.append(("when it failed, by module", modules))
+        by_module = [(row.module, row.bytes) for row in request.modules]
+        listings.append(("when it failed, by module", by_module))
+    return listings
+
+
+def _live_at_failure(device: DeviceSummary, style: Style) -> list[RenderableType]:
+    total = sum(device.failed_requests[-1].categories.values())
+    listings = [
+        (title, largest([(cell(name), size) for name, size in rows], total))
+        for title, rows in failure_listings(device)
+    ]
     return shares(listings, total, style)
 
 

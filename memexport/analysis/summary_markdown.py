@@ -6,7 +6,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from memexport.analysis import markdown
-from memexport.analysis.report import LISTED, headline, largest, peak_sentences, trouble_sentences
+from memexport.analysis.imbalance_markdown import rank_blocks
+from memexport.analysis.imbalance_report import with_listed_ranks
+from memexport.analysis.report import (
+    LISTED,
+    code_of,
+    failure_listings,
+    headline,
+    largest,
+    peak_sentences,
+    request_sentence,
+    trouble_sentences,
+)
 from memexport.analysis.report_growth import growth_rows, is_suspicious, steady_sentence
 from memexport.analysis.text import human_bytes
 
@@ -18,10 +29,12 @@ if TYPE_CHECKING:
 
 def render_markdown(summary: Summary) -> str:
     """The whole summary, ending without a line feed."""
+    summary = with_listed_ranks(summary)
     blocks = [[f"**{markdown.prose(sentence)}**"] for sentence in peak_sentences(summary)]
     blocks.append([markdown.prose(headline(summary))])
     if summary.devices:
         blocks.append(_counters(summary))
+    blocks += rank_blocks(summary)
     for name, device in summary.devices.items():
         blocks += _live_at_peak(name, device, summary)
     if summary.top_operators:
@@ -30,6 +43,8 @@ def render_markdown(summary: Summary) -> str:
         if growth is not None:
             blocks.append(_growth(name, growth))
     blocks += [[markdown.prose(sentence)] for sentence in trouble_sentences(summary)]
+    for name, device in summary.devices.items():
+        blocks += _failed_requests(name, device, summary)
     if summary.advice:
         blocks.append(["**What to try next**"])
         blocks.append([f"1. {markdown.prose(advice.text)}" for advice in summary.advice])
@@ -55,7 +70,7 @@ def _live_at_peak(name: str, device: DeviceSummary, summary: Summary) -> list[li
         ("module", [(row.module, row.bytes) for row in device.modules_at_peak]),
         ("operator", [(row.operator, row.bytes) for row in device.operators_at_peak]),
     ]
-    return [
+    tables = [
         markdown.table(
             (f"at the peak{of_device}, by {what}", ">bytes", ">share", ""),
             markdown.share_rows(largest(rows, total), total),
@@ -64,6 +79,41 @@ def _live_at_peak(name: str, device: DeviceSummary, summary: Summary) -> list[li
         # That all is of nobody is no news.
         if {row_name for row_name, _ in rows} - {None, "unattributed"}
     ]
+    if device.code_at_peak and not any(row.module for row in device.modules_at_peak):
+        tables.append(_code(f"at the peak{of_device}, by stack", device, total))
+    return tables
+
+
+def _code(title: str, device: DeviceSummary, total: int) -> list[str]:
+    """The innermost frames, each with its callers behind it."""
+    rows = largest([(row, row.bytes) for row in device.code_at_peak], total)
+    return markdown.table(
+        (title, ">bytes", ">share", ">count"),
+        (
+            (
+                " in ".join(map(markdown.code, reversed(row.stack or ()))) or "(no stack)",
+                human_bytes(size),
+                f"{size / total:.1%}",
+                f"{row.count:,}",
+            )
+            for row, size in rows
+        ),
+    )
+
+
+def _failed_requests(name: str, device: DeviceSummary, summary: Summary) -> list[list[str]]:
+    if not device.failed_requests:
+        return []
+    requests = []
+    for request in device.failed_requests[:LISTED]:
+        where = "".join(f", in {markdown.code(frame)}" for frame in code_of(request))
+        requests.append(f"- {markdown.prose(request_sentence(request, summary))}{where}")
+    total = sum(device.failed_requests[-1].categories.values())
+    tables = [
+        markdown.table((title, ">bytes", ">share", ""), markdown.share_rows(largest(rows, total), total))
+        for title, rows in failure_listings(device)
+    ]
+    return [[f"**{markdown.prose(name)} ran out of memory**"], requests, *tables]
 
 
 def _operators(summary: Summary) -> list[str]:

@@ -14,7 +14,7 @@ from memexport.analysis.palette import CATEGORY_COLOURS
 from memexport.analysis.place_fold import phase_name
 from memexport.analysis.place_timeline import PlaceTimeline
 from memexport.analysis.places import Place, place_names, split_by_place
-from memexport.analysis.time_bins import Samples, unknown_samples
+from memexport.analysis.time_bins import BINS, Samples, unknown_samples
 from memexport.analysis.timeline import DeviceTimeline, LiveMoment, Mark, Timeline
 from memexport.model import Column, EventBatch, EventKind, RecordingEnd, RecordingInfo, StringTable, Tables
 
@@ -61,7 +61,8 @@ class TimelineFold:
     def result(self, end: RecordingEnd) -> Timeline:
         """What has been added so far comes to."""
         places = {place: fold for place, fold in self._places.items() if fold.peak is not None}
-        shift = max((fold.bins.shift for fold in places.values()), default=0)
+        # A marker or a step may end long after the last event of any place.
+        shift = max([fold.bins.shift for fold in places.values()] + [(self._end_ns // BINS).bit_length()])
         bins = (self._end_ns >> shift) + 1 if places else 0
         zero = self._zero_ns()
         return Timeline(

@@ -5,7 +5,8 @@ Only what a command needs is imported, and only when it is called: `memexport --
 
 from __future__ import annotations
 
-import contextlib
+import difflib
+import errno
 import importlib
 import os
 import sys
@@ -15,7 +16,7 @@ import click
 from click.shell_completion import CompletionItem
 
 import memexport
-from memexport.errors import MemexportError
+from memexport.errors import MemexportError, OutputError
 
 INTERRUPTED: Final = 130
 """The exit code after Ctrl-C, as shells count it: 128 + SIGINT."""
@@ -81,6 +82,30 @@ class _LazyGroup(click.Group):
         ]
         return found + click.Command.shell_complete(self, ctx, incomplete)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            if not near:
+                raise
+            raise click.UsageError(f"{error.message} Did you mean {near[0]!r}?", ctx) from error
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """As click's; but a help text that meets a full disk (`--help > FILE`) fails like any answer."""
+        try:
+            return super().main(*args, **extra)
+        except OSError as error:
+            if error.errno != errno.ENOSPC or error.filename is not None:
+                raise
+            from memexport.cli.terminal import say_failure, write_no_more
+
+            write_no_more()
+            say_failure(OutputError("stdout", None, os.strerror(error.errno)))
+            sys.exit(OutputError.exit_code)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
@@ -90,16 +115,12 @@ class _LazyGroup(click.Group):
             say_failure(error)
             ctx.exit(error.exit_code)
         except BrokenPipeError:
-            _read_no_more()
+            from memexport.cli.terminal import write_no_more
+
+            write_no_more()
             ctx.exit(NOBODY_READS)
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED)
-
-
-def _read_no_more() -> None:
-    """Let nothing that is still to be written to stdout complain that nobody reads it."""
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

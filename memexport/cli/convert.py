@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from memexport.cli.conversion import Conversion, Written, target, write
-from memexport.cli.files import InputFile
-from memexport.cli.inputs import STDIN, for_each, opened_together
+from memexport.cli.files import InputFile, complete_format
+from memexport.cli.inputs import STDIN, expanded, for_each, opened_together
 from memexport.cli.outputs import STDOUT, make_folder, names_folder, planned
 from memexport.cli.progress import progress_bar
 from memexport.cli.push import Duration, Push, push
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @click.command("convert")
-@click.argument("inputs", metavar="INPUT...", nargs=-1, required=True, type=InputFile())
+@click.argument("inputs", metavar="INPUT...", nargs=-1, required=True, type=InputFile(), callback=expanded)
 @click.option(
     "-o",
     "--output",
@@ -32,7 +32,10 @@ if TYPE_CHECKING:
     help="A file, a folder (DIR/), or - for stdout. Default: INPUT's name, new suffix.",
 )
 @click.option(
-    "--to", metavar="FORMAT", help="The format to write. Default: what OUTPUT's suffix says, or perfetto."
+    "--to",
+    metavar="FORMAT",
+    shell_complete=complete_format,
+    help="The format to write. Default: what OUTPUT's suffix says, or perfetto.",
 )
 @click.option("--force", is_flag=True, help="Replace OUTPUT if it exists.")
 @selection_options

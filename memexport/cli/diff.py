@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from memexport.analysis.tolerance import Tolerance
+from memexport.cli.files import InputFile
 from memexport.cli.inputs import STDIN, opened
 from memexport.cli.progress import progress_bar
 from memexport.cli.sizes import Allowance
@@ -22,8 +23,8 @@ _PICTURES: Final = ("perfetto", "chrome")
 
 
 @click.command("diff")
-@click.argument("a", metavar="A", type=click.Path())
-@click.argument("b", metavar="B", type=click.Path())
+@click.argument("a", metavar="A", type=InputFile())
+@click.argument("b", metavar="B", type=InputFile())
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object; scripts may depend on its keys."
 )
@@ -90,6 +91,8 @@ def _page(found: Diff) -> str:
 def _check_output(output: str | None) -> None:
     from memexport import registry
 
+    if output == STDIN:
+        raise UsageError("the picture is a file, stdout has the answer", hint="-o diff.pftrace")
     if output is not None and registry.exporter_for(output).name not in _PICTURES:
         raise UsageError(
             f"{output!r} is no picture: two recordings on one time line are drawn, not kept",

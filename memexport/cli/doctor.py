@@ -14,7 +14,7 @@ from memexport.analysis.text import printable
 from memexport.cli.files import InputFile
 from memexport.cli.inputs import opened
 from memexport.cli.progress import progress_bar
-from memexport.cli.terminal import answer
+from memexport.cli.terminal import answer, page_style
 from memexport.errors import InputError
 
 if TYPE_CHECKING:
@@ -68,10 +68,10 @@ def _print_json(checks: Iterable[Check]) -> set[str]:
 
 def _print_text(checks: Iterable[Check]) -> set[str]:
     """Each line as soon as it is known: some checks take a second."""
-    levels = set()
+    levels, has_colours = set(), page_style().colours is not None
     for check in checks:
         mark = _MARKS[check.level].ljust(_MARK_WIDTH)
-        if sys.stdout.isatty():
+        if has_colours:
             mark = click.style(mark, fg=_COLORS[check.level])
         answer(f"{mark}  {printable(check.name, 200)}: {printable(check.says, 2000)}")
         if check.next_step:

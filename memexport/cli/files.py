@@ -23,6 +23,25 @@ TRACES: Final = tuple(
 )
 
 
+def complete_format(
+    ctx: click.Context,  # noqa: ARG001 - click's signature
+    param: click.Parameter,  # noqa: ARG001 - click's signature
+    incomplete: str,
+) -> list[CompletionItem]:
+    """The formats that can be written."""
+    formats = [format_ for format_ in registry.EXPORTERS if format_.name.startswith(incomplete)]
+    return [CompletionItem(format_.name, help=format_.summary) for format_ in formats]
+
+
+def complete_script(
+    ctx: click.Context,
+    param: click.Parameter,  # noqa: ARG001 - click's signature
+    incomplete: str,
+) -> list[CompletionItem]:
+    """Files, unless it is a module that is to run."""
+    return [] if ctx.params.get("module") else [CompletionItem(incomplete, type="file")]
+
+
 class InputFile(click.Path):
     """The name of a file that memexport reads.
 

@@ -12,7 +12,7 @@ import click
 
 from memexport.analysis.text import human_bytes, human_time, printable
 from memexport.cli.files import InputFile
-from memexport.cli.inputs import for_each, opened
+from memexport.cli.inputs import expanded, for_each, opened
 from memexport.cli.terminal import Answers
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command("info")
-@click.argument("inputs", metavar="INPUT...", nargs=-1, required=True, type=InputFile())
+@click.argument("inputs", metavar="INPUT...", nargs=-1, required=True, type=InputFile(), callback=expanded)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, of several INPUTs an array.")
 def command(inputs: tuple[str, ...], as_json: bool) -> None:
     """Say where the recordings INPUT come from: program, machine, devices, versions.

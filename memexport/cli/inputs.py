@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
+
+import click
 
 from memexport import remote
 from memexport.cli.progress import progress_bar
@@ -42,6 +45,21 @@ def opened_together(names: Sequence[str]) -> Recording:
         raise UsageError("stdin cannot be one of several", hint="write it to a file first")
     with progress_bar(f"Reading {len(names)} recordings", "") as progress:
         return pipeline.merge(names, progress)
+
+
+def expanded(context: click.Context, _parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
+    """INPUTs, as click's callback: where one is a URL with a `*`, those that it stands for.
+
+    A shell does that for paths.
+
+    Raises:
+        UsageError: fsspec, or its package for the protocol, is not installed.
+        InputError: no file has such a name, or they cannot be listed.
+    """
+    if context.resilient_parsing:  # completing, which is no time to ask a network
+        return names
+    each = [remote.matching(name) if remote.is_pattern(name) else [name] for name in names]
+    return tuple(itertools.chain.from_iterable(each))
 
 
 def for_each(names: Sequence[str], action: Callable[[str], None]) -> int:

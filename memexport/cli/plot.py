@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from memexport.cli.inputs import STDIN, for_each, opened_together
+from memexport.cli.files import InputFile
+from memexport.cli.inputs import STDIN, expanded, for_each, opened_together
 from memexport.cli.outputs import STDOUT, Job, make_folder, planned
 from memexport.cli.progress import progress_bar
 from memexport.cli.selecting import selection_options
@@ -23,7 +24,7 @@ _LARGEST: Final = 10_000
 
 
 @click.command("plot")
-@click.argument("inputs", metavar="INPUT...", nargs=-1, required=True, type=click.Path())
+@click.argument("inputs", metavar="INPUT...", nargs=-1, required=True, type=InputFile(), callback=expanded)
 @click.option(
     "-o",
     "--output",

@@ -11,7 +11,7 @@ import click
 
 from memexport.analysis.when import parse_when
 from memexport.cli.files import InputFile
-from memexport.cli.inputs import for_each, opened
+from memexport.cli.inputs import expanded, for_each, opened
 from memexport.cli.progress import progress_bar
 from memexport.cli.selecting import Whenever
 from memexport.cli.terminal import say, warn
@@ -152,7 +152,7 @@ def _told(exporter: OtlpExporter) -> str:
 
 
 @click.command("push")
-@click.argument("inputs", metavar="INPUT...", nargs=-1, required=True, type=InputFile())
+@click.argument("inputs", metavar="INPUT...", nargs=-1, required=True, type=InputFile(), callback=expanded)
 @push_options
 @click.option(
     "--from",

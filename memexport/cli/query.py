@@ -15,10 +15,11 @@ import click
 
 from memexport.analysis.text import printable
 from memexport.cli.files import TRACES, InputFile
+from memexport.cli.inputs import STDIN
 from memexport.cli.progress import progress_bar
 from memexport.cli.terminal import answer
 from memexport.cli.traces import trace_of
-from memexport.errors import InputError
+from memexport.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from memexport.trace_processor import Cell, Table
@@ -29,7 +30,9 @@ _NULL: Final = "NULL"
 @click.command("query")
 @click.argument("name", metavar="INPUT", type=InputFile(TRACES))
 @click.argument("sql", required=False)
-@click.option("--file", "sql_file", metavar="FILE", type=click.Path(), help="Read the SQL from FILE.")
+@click.option(
+    "--file", "sql_file", metavar="FILE", type=click.Path(), help="Read the SQL from FILE; - is stdin."
+)
 @click.option("--json", "style", flag_value="json", help="Print an array with an object for each row.")
 @click.option("--csv", "style", flag_value="csv", help="Print CSV, after a line with the columns' names.")
 def command(name: str, sql: str | None, sql_file: str | None, style: str | None) -> None:
@@ -40,6 +43,8 @@ def command(name: str, sql: str | None, sql_file: str | None, style: str | None)
     """
     if (sql is None) == (sql_file is None):
         raise click.UsageError("say either the SQL or, with --file, the file that has it")
+    if name == sql_file == STDIN:
+        raise UsageError("stdin can be read once only")
     statements = _read(sql_file) if sql is None else sql
     table = _ask(name, statements)
     render: Callable[[Table], str] = {"json": _json, "csv": _csv}.get(style or "", _text)
@@ -48,6 +53,8 @@ def command(name: str, sql: str | None, sql_file: str | None, style: str | None)
 
 def _read(path: str | None) -> str:
     try:
+        if path == STDIN:
+            return sys.stdin.buffer.read().decode()
         return Path(str(path)).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(str(path), None, getattr(error, "strerror", None) or str(error)) from error

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import click
 
+from memexport import remote
 from memexport.archive_limit import check_limit
+from memexport.cli.files import complete_script
 from memexport.cli.sizes import Size
 from memexport.cli.step_range import StepRange
 from memexport.cli.terminal import say, say_written, warn
@@ -29,8 +31,8 @@ from memexport.schedule import Schedule
     multiple=True,
     type=click.Path(),
     help="A file to write, in the format that its suffix says; may be given several times. {rank},"
-    " {local_rank}, {host} and {pid} are filled in. Default: memexport-SCRIPT.PID.memx, or nothing with"
-    " --otlp.",
+    " {local_rank}, {host} and {pid} are filled in. To a URL, it is uploaded at the end. Default:"
+    " memexport-SCRIPT.PID.memx, or nothing with --otlp.",
 )
 @click.option("--force", is_flag=True, help="Replace files that exist.")
 @click.option("--shapes", is_flag=True, help="Record dtypes and shapes of every operator's tensors too.")
@@ -41,7 +43,7 @@ from memexport.schedule import Schedule
     default="operators",
     show_default=True,
     help="What to take for allocated on the CPU: what operators return, or, slower, all that the allocator"
-    " gives, also inside of operators.",
+    " gives, also inside of operators, and on one CUDA device too.",
 )
 @click.option(
     "--every",
@@ -112,7 +114,14 @@ from memexport.schedule import Schedule
     help="With --fake: what loss.item() gives.",
 )
 @click.option("-m", "module", is_flag=True, help="SCRIPT is the name of a module, as after python -m.")
-@click.argument("target", metavar="SCRIPT [ARGS]...", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.argument(
+    "target",
+    metavar="SCRIPT [ARGS]...",
+    nargs=-1,
+    required=True,
+    type=click.UNPROCESSED,
+    shell_complete=complete_script,
+)
 def command(
     outputs: tuple[str, ...],
     force: bool,
@@ -169,8 +178,9 @@ def command(
         check_limit(max_size, written)
         options |= {"max_bytes": max_size}
     # The script may change the working directory.
-    paths = [Path(output).absolute() for output in written]
-    before = [_state(path) for path in paths]
+    paths = [remote.fixed(output) for output in written]
+    # Behind a URL there is no file, or it is refused.
+    before = [_state(path) if force or not remote.is_url(path) else None for path in paths]
     exit_code = launcher.run(
         list(target),
         as_module=module,
@@ -185,7 +195,7 @@ def command(
         if _state(path) not in (None, state):
             say_written(path)
         elif "torch" not in sys.modules:
-            say(f"memexport: {path.name} was not written: the program did not import torch")
+            say(f"memexport: {PurePath(path).name} was not written: the program did not import torch")
     sys.exit(exit_code)
 
 
@@ -206,9 +216,12 @@ def _named(output: str) -> str:
     return name
 
 
-def _state(path: Path) -> tuple[int, int] | None:
+def _state(path: str) -> tuple[int, int] | str | None:
+    """What is different when the file has been written; None if there is none, or nothing is known."""
+    if remote.is_url(path):
+        return remote.state(path)
     try:
-        stat = path.stat()
+        stat = os.stat(path)  # noqa: PTH116 - as text, like a URL
     except OSError:
         return None
     return stat.st_mtime_ns, stat.st_ino

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from memexport.cli.files import InputFile
-from memexport.cli.inputs import for_each, opened_together
+from memexport.cli.inputs import expanded, for_each, opened_together
 from memexport.cli.progress import progress_bar
 from memexport.cli.selecting import selection_options
 from memexport.cli.terminal import Answers, page_style
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @click.command("summary")
-@click.argument("inputs", metavar="INPUT...", nargs=-1, required=True, type=InputFile())
+@click.argument("inputs", metavar="INPUT...", nargs=-1, required=True, type=InputFile(), callback=expanded)
 @click.option(
     "--json",
     "as_json",

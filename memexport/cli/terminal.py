@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import shlex
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -10,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from memexport import registry, remote
 from memexport.analysis.text import human_bytes, printable
-from memexport.errors import MemexportError
+from memexport.errors import MemexportError, OutputError
 
 if TYPE_CHECKING:
     from memexport.analysis.page import Style
@@ -49,8 +52,25 @@ def _can_show(characters: str) -> bool:
 
 
 def answer(text: str) -> None:
-    """Print a result. Its strings must be printable already; its line feeds are kept."""
-    _write(sys.stdout, text)
+    """Print a result. Its strings must be printable already; its line feeds are kept.
+
+    Raises:
+        BrokenPipeError: nobody reads it any more.
+        OutputError: it cannot be written: the disk is full.
+    """
+    try:
+        _write(sys.stdout, text)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        write_no_more()
+        raise OutputError("stdout", None, error.strerror or str(error)) from error
+
+
+def write_no_more() -> None:
+    """Let nothing that is still to be written to stdout complain again."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class Answers:
@@ -114,7 +134,9 @@ def say_written(path: str | Path, to: str | None = None) -> None:
     size = (
         "" if remote.is_url(path) or Path(path).is_dir() else f" ({human_bytes(Path(path).stat().st_size)})"
     )
-    hint = registry.exporter_for(path, to).next_step.replace("{path}", str(path))
+    # Inside of quotes already where it is part of a query.
+    hint = registry.exporter_for(path, to).next_step.replace("'{path}'", f"'{path}'")
+    hint = hint.replace("{path}", shlex.quote(str(path)))
     say(f"Wrote {path}{size}. {hint}".rstrip())
 
 

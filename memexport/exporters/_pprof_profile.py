@@ -5,6 +5,7 @@ https://github.com/google/pprof/blob/main/proto/profile.proto
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
@@ -19,16 +20,17 @@ class Profile:
     """Collects samples; `encode` gives the message.
 
     Args:
-        sample_types: the name and unit of each of a sample's values; the first is what viewers show.
+        sample_types: the name and unit of each of a sample's values.
+        default_type: the name of the one that viewers show first.
         program: the name of what was profiled.
     """
 
-    def __init__(self, sample_types: Sequence[tuple[str, str]], program: str) -> None:
+    def __init__(self, sample_types: Sequence[tuple[str, str]], default_type: str, program: str) -> None:
         self._strings: dict[str, int] = {"": 0}
         self._functions: dict[tuple[str, str], int] = {}
-        self._locations: dict[tuple[int, int], int] = {}
+        self._locations: dict[tuple[int, Frame], int] = {}
         self._head = [_message(1, self._value_type(*kind)) for kind in sample_types]
-        self._default_type = self._string(sample_types[0][0])
+        self._default_type = self._string(default_type)
         self._body: list[bytes] = [_message(3, self._mapping(program))]
 
     def add(self, frames: Sequence[Frame], values: Sequence[int], labels: Mapping[str, str | None]) -> None:
@@ -67,7 +69,7 @@ class Profile:
         function = self._functions.setdefault((frame.name, frame.file), len(self._functions) + 1)
         self._string(frame.name)
         self._string(frame.file)
-        return self._locations.setdefault((function, frame.line), len(self._locations) + 1)
+        return self._locations.setdefault((function, frame), len(self._locations) + 1)
 
     def _value_type(self, name: str, unit: str) -> bytes:
         return _number(1, self._string(name)) + _number(2, self._string(unit))
@@ -80,19 +82,27 @@ class Profile:
     def _label(self, key: str, value: str) -> bytes:
         return _number(1, self._string(key)) + _number(2, self._string(value))
 
-    def _encoded_location(self, key: tuple[int, int], location: int) -> bytes:
-        function, line = key
-        return b"".join(
-            (
-                _number(1, location),
-                _number(2, _MAPPING_ID),
-                _message(4, _number(1, function) + _number(2, line)),
-            )
-        )
+    def _encoded_location(self, key: tuple[int, Frame], location: int) -> bytes:
+        function, frame = key
+        line = _number(1, function) + _number(2, frame.line)
+        ids = _number(1, location) + _number(2, _MAPPING_ID) + _number(3, _address(frame))
+        return ids + _message(4, line)
 
     def _encoded_function(self, key: tuple[str, str], function: int) -> bytes:
         name, file = map(self._string, key)
         return _number(1, function) + _number(2, name) + _number(3, name) + _number(4, file)
+
+
+def _address(frame: Frame) -> int:
+    """The same for the same line in every profile; 0, for unknown, where no code is meant.
+
+    Perfetto takes functions of one name for one where they have no addresses: each module has a `forward`.
+    """
+    if not frame.file:
+        return 0
+    return zlib.crc32(
+        "\0".join((frame.name, frame.file, str(frame.line))).encode("utf-8", "backslashreplace")
+    )
 
 
 def _number(field: int, value: int) -> bytes:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import BinaryIO, Protocol
 
-from memexport import remote
 from memexport.errors import OutputError
 from memexport.exporters import _file_lock
 
@@ -95,7 +93,9 @@ class FileDestination:
         try:
             self._stream = self._working_path.open("wb") if self.atomic else self._opened_alone()
         except OSError as error:
-            raise OutputError(self.path, None, _reason(error)) from error
+            folder = self.path.parent
+            hint = None if folder.exists() else f"mkdir -p {folder}"
+            raise OutputError(self.path, None, _reason(error), hint=hint) from error
 
     def _opened_alone(self) -> BinaryIO:
         """The file, locked before it is emptied: two writers would leave one file that nobody can read."""
@@ -247,80 +247,6 @@ class StreamDestination:
 
     def discard(self) -> None:
         """Do nothing: what was written is out."""
-
-
-@dataclass
-class RemoteDestination:
-    """A file behind a URL: written to a temporary file here, uploaded when complete.
-
-    Attributes:
-        url: where it ends up.
-        overwrite: replace a file that is there already; else that is an `OutputError`.
-    """
-
-    url: str
-    overwrite: bool = False
-    _local: FileDestination | None = field(default=None, init=False, repr=False)
-
-    @property
-    def path(self) -> PurePath:
-        """The URL, for its last part; the rest of it is not kept as it is."""
-        return PurePath(self.url)
-
-    @property
-    def written_bytes(self) -> int:
-        """How many bytes were written so far."""
-        return 0 if self._local is None else self._local.written_bytes
-
-    def open(self) -> None:
-        """Open the temporary file.
-
-        Raises:
-            UsageError: fsspec is not installed.
-            OutputError: the URL has a file that may not be replaced, or no known protocol.
-        """
-        if not self.overwrite:
-            remote.refuse_existing(self.url)
-        try:
-            handle, path = tempfile.mkstemp(prefix="memexport-")
-            os.close(handle)
-        except OSError as error:
-            raise OutputError(self.url, None, f"no temporary file for it: {_reason(error)}") from error
-        self._local = FileDestination(Path(path), overwrite=True, atomic=False)
-        self._local.open()
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Append the bytes.
-
-        Raises:
-            OutputError: they cannot be written.
-        """
-        self._opened().write(data)
-
-    def commit(self) -> None:
-        """Upload the file and remove it here.
-
-        Raises:
-            OutputError: it cannot be uploaded.
-        """
-        local = self._opened()
-        try:
-            local.commit()
-            remote.upload(local.path, self.url)
-        finally:
-            self.discard()
-
-    def discard(self) -> None:
-        """Remove the temporary file; nothing was uploaded before `commit`."""
-        if self._local is not None:
-            self._local.discard()
-            with contextlib.suppress(OSError):
-                self._local.path.unlink()
-
-    def _opened(self) -> FileDestination:
-        if self._local is None:
-            raise OutputError(self.url, None, "is not open")
-        return self._local
 
 
 def _reason(error: OSError) -> str:

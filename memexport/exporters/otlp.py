@@ -12,7 +12,8 @@ from memexport.errors import OutputError, UsageError
 from memexport.exporters._otel_fold import FoldOptions
 from memexport.exporters._otlp_frames import INTERVAL_NS, Frame, Frames, Moment
 from memexport.exporters._otlp_resource import Facts, recorded_facts
-from memexport.exporters.destination import Destination, RemoteDestination
+from memexport.exporters.destination import Destination
+from memexport.exporters.remote_destination import RemoteDestination
 from memexport.model import EventBatch, RecordingEnd, RecordingInfo, Tables
 
 if TYPE_CHECKING:

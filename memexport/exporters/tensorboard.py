@@ -15,7 +15,8 @@ from memexport.analysis.places import Place, place_names
 from memexport.errors import OutputError, UsageError
 from memexport.exporters._peaks import Peak, StepPeaks
 from memexport.exporters._residence import Residence, Residences
-from memexport.exporters.destination import Destination, FileDestination, RemoteDestination
+from memexport.exporters.destination import Destination, FileDestination
+from memexport.exporters.remote_destination import RemoteDestination
 from memexport.model import Column, EventBatch, RecordingEnd, RecordingInfo, Tables
 
 _VERSION: Final = "brain.Event:2"
@@ -214,7 +215,7 @@ def _file_in(folder: Destination | str | os.PathLike[str], name: PurePath) -> De
     if isinstance(folder, FileDestination):
         return FileDestination(folder.path / name, folder.overwrite, folder.atomic)
     if isinstance(folder, RemoteDestination):
-        return RemoteDestination(f"{folder.url.rstrip('/')}/{name}", folder.overwrite)
+        return RemoteDestination(f"{folder.url.rstrip('/')}/{name}", folder.overwrite, folder.atomic)
     raise UsageError("TensorBoard reads files in a folder, not a stream", hint="-o DIR/")
 
 

@@ -7,13 +7,13 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
 from torch import nn
 
 from memexport.errors import MemexportError
 from memexport.exporters import Exporter
+from memexport.integrations._options import TrackerOptions, check
 from memexport.integrations._outputs import name_with
 from memexport.tracker import Tracker
 
@@ -30,31 +30,22 @@ class Recorder:
 
     Args:
         what: what the framework calls a training: "fit".
-        exporters, flush_interval, record_shapes, record_stacks, capture: as of a `Tracker`.
+        exporters: as of a `Tracker`.
+        options: likewise.
 
     Attributes:
         tracker: of the recording that runs, or of the last one; None before the first.
 
     Raises:
+        TypeError: there is no such option.
         UsageError: what a `Tracker` says of its arguments.
     """
 
-    def __init__(
-        self,
-        what: str,
-        exporters: Sequence[Output],
-        *,
-        flush_interval: float,
-        record_shapes: bool,
-        record_stacks: bool,
-        capture: Literal["operators", "allocator"],
-    ) -> None:
+    def __init__(self, what: str, exporters: Sequence[Output], options: TrackerOptions) -> None:
+        check(options)
         self._what = what
         self._exporters = exporters
-        self._flush_interval = flush_interval
-        self._record_shapes = record_shapes
-        self._record_stacks = record_stacks
-        self._capture = capture
+        self._options = options
         self._recordings = 0
         self._running: Tracker | None = None
         self.tracker: Tracker | None = None
@@ -114,12 +105,4 @@ class Recorder:
         optimizers: Sequence[torch.optim.Optimizer],
         exporters: Sequence[Output],
     ) -> Tracker:
-        return Tracker(
-            *modules,
-            optimizer=optimizers,
-            exporters=exporters,
-            flush_interval=self._flush_interval,
-            record_shapes=self._record_shapes,
-            record_stacks=self._record_stacks,
-            capture=self._capture,
-        )
+        return Tracker(*modules, optimizer=optimizers, exporters=exporters, **self._options)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 
 from memexport.errors import UsageError
+from memexport.integrations._options import TrackerOptions
 from memexport.integrations._recorder import Output, Recorder
 from memexport.tracker import Tracker
 
@@ -41,15 +42,18 @@ class MemoryCallback(Callback):
     `Tracker` does.
 
     Args:
-        exporters, flush_interval, record_shapes, record_stacks, capture: as of `memexport.Tracker`.
+        exporters: as of `memexport.Tracker`.
         log_peak: also log "memexport/peak_bytes/DEVICE" to the Trainer's loggers, every `log_every_n_steps`:
             the most that was allocated since it was logged last. Of several ranks, the first one's.
+        options: `every`, `window`, `steps`, `max_bytes`, `on_oom`, `capture` and the others of
+            `memexport.Tracker` (`TrackerOptions`). Steps count from 0 in each fit.
 
     Attributes:
         tracker: of the `fit` that runs or ran last, for its `summary` and `usage`; None before the first.
 
     Raises:
         UsageError: Lightning is not installed, no format fits a path, or an option is out of its range.
+        TypeError: there is no such option.
     """
 
     def __init__(
@@ -57,20 +61,10 @@ class MemoryCallback(Callback):
         exporters: Sequence[Output] = (),
         *,
         log_peak: bool = False,
-        flush_interval: float = 1.0,
-        record_shapes: bool = False,
-        record_stacks: bool = False,
-        capture: Literal["operators", "allocator"] = "operators",
+        **options: Unpack[TrackerOptions],
     ) -> None:
         super().__init__()
-        self._recorder = Recorder(
-            "fit",
-            exporters,
-            flush_interval=flush_interval,
-            record_shapes=record_shapes,
-            record_stacks=record_stacks,
-            capture=capture,
-        )
+        self._recorder = Recorder("fit", exporters, options)
         self._log_peak = log_peak
         self._steps = 0
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Unpack
 
 import torch
 from torch import nn
 
 from memexport.errors import UsageError
+from memexport.integrations._options import TrackerOptions
 from memexport.integrations._recorder import Output, Recorder
 from memexport.tracker import Tracker
 
@@ -34,17 +35,20 @@ class MemoryCallback(TrainerCallback):
     until `stop`, the next `train` or the end of the process, and is complete then.
 
     Args:
-        exporters, flush_interval, record_shapes, record_stacks, capture: as of `memexport.Tracker`.
+        exporters: as of `memexport.Tracker`.
         log_peak: also put "memexport/peak_bytes/DEVICE" into what the Trainer logs: the most that was
             allocated since it logged last. It is in `trainer.state.log_history`, and in what callbacks after
             this one get; the Trainer's reporting integrations (`report_to`) come before it, unless it is put
             first: `trainer.callback_handler.callbacks.insert(0, callback)`.
+        options: `every`, `window`, `steps`, `max_bytes`, `on_oom`, `capture` and the others of
+            `memexport.Tracker` (`TrackerOptions`). Steps count from 0 in each training.
 
     Attributes:
         tracker: of the `train` that runs or ran last, for its `summary` and `usage`; None before the first.
 
     Raises:
         UsageError: transformers is not installed, no format fits a path, or an option is out of its range.
+        TypeError: there is no such option.
     """
 
     def __init__(
@@ -52,19 +56,9 @@ class MemoryCallback(TrainerCallback):
         exporters: Sequence[Output] = (),
         *,
         log_peak: bool = False,
-        flush_interval: float = 1.0,
-        record_shapes: bool = False,
-        record_stacks: bool = False,
-        capture: Literal["operators", "allocator"] = "operators",
+        **options: Unpack[TrackerOptions],
     ) -> None:
-        self._recorder = Recorder(
-            "train",
-            exporters,
-            flush_interval=flush_interval,
-            record_shapes=record_shapes,
-            record_stacks=record_stacks,
-            capture=capture,
-        )
+        self._recorder = Recorder("train", exporters, options)
         self._log_peak = log_peak
 
     @property

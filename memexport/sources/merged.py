@@ -29,17 +29,25 @@ class MergedSource:
         parts: the recordings, opened; closing this closes them.
         names: what to call each in a warning.
         refused: sentences about recordings that could not be opened.
+        ranks: those of all recordings, where each event has its own already, and no two recordings share one.
     """
 
-    def __init__(self, parts: Sequence[Source], names: Sequence[str], refused: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        parts: Sequence[Source],
+        names: Sequence[str],
+        refused: Sequence[str] = (),
+        ranks: Sequence[int] | None = None,
+    ) -> None:
         self._parts = list(parts)
         self._refused = refused
         self.tables = Tables()
         devices: list[Device] = []
-        self._ranks = _ranks([part.info for part in parts])
+        own = _ranks([part.info for part in parts])
+        self._ranks = own if ranks is None else list(ranks)
         self._lanes = [
-            _Lane(part, name, rank, self.tables, devices)
-            for part, name, rank in zip(parts, names, self._ranks, strict=True)
+            _Lane(part, name, rank if ranks is None else None, self.tables, devices)
+            for part, name, rank in zip(parts, names, own, strict=True)
         ]
         self._clock = StepClock(self.tables.strings)
         self._least = _EVENTS_OF_EACH * len(parts)
@@ -113,8 +121,10 @@ class MergedSource:
 class _Lane:
     """One of the recordings, and its events that were not handed out yet."""
 
-    def __init__(self, source: Source, name: str, rank: int, tables: Tables, devices: list[Device]) -> None:
-        self.title = f"rank {rank} ({name})"
+    def __init__(
+        self, source: Source, name: str, rank: int | None, tables: Tables, devices: list[Device]
+    ) -> None:
+        self.title = name if rank is None else f"rank {rank} ({name})"
         self._source = source
         self._rank = rank
         self._tables = tables
@@ -173,14 +183,15 @@ class _Lane:
         return dataclasses.replace(end, warnings=(*end.warnings, f"breaks off: {self._broken}"))
 
     def _translated(self, batch: EventBatch) -> dict[str, Column]:
-        """With ids of the merged tables, and its rank."""
+        """With ids of the merged tables, and the rank of this recording, if it is of one."""
         self._grow()
         columns = batch.columns()
         for name in ("name", "module", "thread", "inputs"):
             columns[name] = self._string_ids[columns[name]]
         columns["stack"] = self._stack_ids[columns["stack"]]
         columns["device"] = self._device_ids[columns["device"]]
-        columns["rank"] = np.full(len(batch), self._rank, np.int32)
+        if self._rank is not None:
+            columns["rank"] = np.full(len(batch), self._rank, np.int32)
         return columns
 
     def _grow(self) -> None:

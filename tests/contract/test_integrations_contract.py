@@ -10,14 +10,12 @@ import pytest
 
 import memexport
 
-CALLBACK = [
-    "exporters",
-    "log_peak",
-    "flush_interval",
-    "record_shapes",
-    "record_stacks",
-    "capture",
-]
+CALLBACK = ["exporters", "log_peak", "options"]
+# Of the framework, or of a simulation, which needs a model that was made in it.
+NOT_OF_A_CALLBACK = {
+    *("modules", "optimizer", "exporters", "step_at_optimizer"),
+    *("fake", "device", "world_size", "budget", "fake_value"),
+}
 
 
 def printed(code):
@@ -34,6 +32,27 @@ def test_the_callbacks_take_these_arguments(framework):
     callback = module.MemoryCallback
     assert list(inspect.signature(callback).parameters) == CALLBACK
     assert callback().tracker is None
+
+
+def test_the_callbacks_take_every_option_of_a_tracker_that_makes_sense_there():
+    """With its types, so that a type checker and an editor know them."""
+    from memexport.integrations._options import TrackerOptions
+
+    of_tracker = inspect.signature(memexport.Tracker).parameters
+    assert list(TrackerOptions.__annotations__) == [
+        name for name in of_tracker if name not in NOT_OF_A_CALLBACK
+    ]
+    for name, hint in TrackerOptions.__annotations__.items():
+        assert hint.__forward_arg__ == of_tracker[name].annotation
+
+
+@pytest.mark.parametrize("framework", ["lightning", "transformers"])
+@pytest.mark.filterwarnings("ignore")
+def test_the_callbacks_refuse_an_option_that_they_do_not_have(framework):
+    """Also one of the tracker's: a callback that ended each step twice would number them wrong."""
+    module = pytest.importorskip(f"memexport.integrations.{framework}")
+    with pytest.raises(TypeError, match="no such option: step_at_optimizer; there are flush_interval, "):
+        module.MemoryCallback(step_at_optimizer=True)
 
 
 def test_the_profilers_handler_takes_these_arguments():

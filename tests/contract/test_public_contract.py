@@ -94,6 +94,7 @@ OPTIONS = {
         "--baseline",
         "--tolerance",
         "--device",
+        "--merge",
         "--junit",
         "--force",
         "--json",

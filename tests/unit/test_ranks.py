@@ -20,9 +20,23 @@ THIRD = Process("node-a", 4711, rank=3, local_rank=1, world_size=16)
         ({"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "16"}, (3, 1, 16)),
         ({"RANK": "0"}, (0, None, None)),
         ({"WORLD_SIZE": "1", "LOCAL_RANK": "0"}, (None, 0, 1)),
-        ({"SLURM_PROCID": "5", "SLURM_LOCALID": "1", "SLURM_NTASKS": "8"}, (5, 1, 8)),
+        ({"SLURM_PROCID": "5", "SLURM_LOCALID": "1", "SLURM_STEP_NUM_TASKS": "8"}, (5, 1, 8)),
         ({"SLURM_PROCID": "1", "SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "2"}, (1, None, 2)),
+        # The script of sbatch -n 8, which is one process; mpirun in it is asked before.
+        ({"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "8"}, (None, None, None)),
         ({"PMI_RANK": "2", "PMI_SIZE": "4"}, (2, None, 4)),
+        ({"PMI_RANK": "2", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1"}, (2, 1, 4)),
+        # srun --mpi=pmi2
+        (
+            {
+                "PMI_RANK": "3",
+                "PMI_SIZE": "4",
+                "SLURM_PROCID": "3",
+                "SLURM_LOCALID": "1",
+                "SLURM_STEP_NUM_TASKS": "4",
+            },
+            (3, 1, 4),
+        ),
         (
             {
                 "OMPI_COMM_WORLD_RANK": "2",
@@ -33,8 +47,8 @@ THIRD = Process("node-a", 4711, rank=3, local_rank=1, world_size=16)
             },
             (2, 0, 4),
         ),
-        ({"RANK": "7", "WORLD_SIZE": "8", "SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, (7, None, 8)),
-        ({"RANK": "seven", "SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, (1, None, 2)),
+        ({"RANK": "7", "WORLD_SIZE": "8", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}, (7, None, 8)),
+        ({"RANK": "seven", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}, (1, None, 2)),
         ({"RANK": "", "WORLD_SIZE": "²"}, (None, None, None)),
     ],
     ids=lambda value: "+".join(value) if isinstance(value, dict) else None,
@@ -122,6 +136,25 @@ def test_a_name_that_is_for_one_process_is_not_changed():
 
 def test_a_host_has_several_processes():
     assert filled_for_one("run-{host}.memx", THIRD)[0] == "run-node-a-03.memx"
+
+
+def test_a_local_rank_that_is_not_known_tells_nobody_apart():
+    world = [Process("node-a", 10 + rank, rank, None, 2) for rank in range(2)]
+    names = [filled_for_one("run-{local_rank}.memx", process)[0] for process in world]
+    assert names == ["run-0.memx", "run-0-1.memx"]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("s3://bucket/run-{local_rank}.memx", "s3://bucket/run-1-03.memx"),
+        ("s3://bucket/run-{pid}.memx", "s3://bucket/run-4711-03.memx"),
+        ("s3://bucket/{host}/run-{pid}.memx", "s3://bucket/node-a/run-4711.memx"),
+        ("s3://bucket/{rank}/run.memx", "s3://bucket/03/run.memx"),
+    ],
+)
+def test_behind_a_url_the_processes_of_all_hosts_have_names_of_their_own(name, expected):
+    assert filled_for_one(name, THIRD)[0] == expected
 
 
 def test_an_escaped_text_comes_back():

@@ -14,7 +14,15 @@ from memexport.analysis import markdown
 from memexport.analysis.page import Style, bar_text
 from memexport.analysis.report import render_text
 from memexport.analysis.summary import SummaryFold
-from memexport.model import Category, Device, RecordingEnd, RecordingInfo, Tables
+from memexport.model import (
+    NULLS,
+    Category,
+    Device,
+    EventKind,
+    RecordingEnd,
+    RecordingInfo,
+    Tables,
+)
 
 MIB = 1 << 20
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -135,3 +143,46 @@ def test_markdown_has_the_figures_of_the_page():
     assert "| `activation` | 6.00 MiB | 66.7% | ██████████▋ |" in text
     assert "| `layers.1` | +1.00 MiB |" in text
     assert "**What to try next**" in text
+
+
+def test_markdown_has_the_ranks_that_the_page_has():
+    """Of many, those that it lists."""
+    several = Run("cuda", index=0, world_size=12)
+    for rank in range(12):
+        several.allocate(
+            MIB if rank != 7 else 4 * MIB, rank=rank, allocated_bytes=MIB if rank != 7 else 4 * MIB
+        )
+    text = several.summary().to_markdown()
+    assert "**12 ranks on cuda: median peak 1.00 MiB, spread 3.00 MiB (300.0%)**" in text
+    assert "| `rank 7 cuda:0` | 4.00 MiB | +3.00 MiB | forward | odd one out |" in text
+    assert "| … and 2 more |" in text
+    assert "The odd one out, rank 7, peaks with 3.00 MiB more than rank 0" in text
+    assert "| at the peak, by category | rank 7 | rank 0 | more |" in text
+    assert "rank 3 cuda:0 peaked" not in text, "only the two that are compared"
+
+
+def test_markdown_has_the_requests_that_failed_and_what_lived_then():
+    run = Run("cuda", index=0).allocate(2 * MIB, Category.PARAMETER, module="net")
+    run.allocate(6 * MIB, module="head").release(run.last_address).allocate(MIB, module="b|y")
+    stack = [run.tables.strings.intern(frame) for frame in ("/x/train.py:7:main", "aten::mm")]
+    oom = {"name": run.tables.strings.intern("oom"), "size_bytes": 4 * MIB}
+    run._event(EventKind.MARKER, **oom, module="head", stack=run.tables.stacks.intern(stack))
+    run._event(EventKind.MARKER, **{**oom, "size_bytes": NULLS["size_bytes"]})
+    text = run.summary(ooms=2).to_markdown()
+    assert "**cuda:0 ran out of memory**" in text
+    assert re.search(
+        r"^- 4\.00 MiB requested at 2026-.* of head \(forward\), in `train.py:7 main`$", text, re.M
+    )
+    assert re.search(r"^- an unknown size requested at 2026-", text, re.M)
+    assert (
+        "| when it failed, by module | bytes | share |  |\n| --- | ---: | ---: | --- |\n| `net` | 2.00"
+        in text
+    )
+    assert "| `b\\|y` | 1.00 MiB | 33.3% |" in text
+
+
+def test_markdown_has_the_stacks_where_no_modules_are_known():
+    run = Run("cuda", index=0)
+    stack = [run.tables.strings.intern(frame) for frame in ("/x/train.py:7:main", "/x/net.py:3:forward")]
+    text = run.allocate(MIB, stack=run.tables.stacks.intern(stack)).summary().to_markdown()
+    assert "| `net.py:3 forward` in `train.py:7 main` | 1.00 MiB | 100.0% | 1 |" in text

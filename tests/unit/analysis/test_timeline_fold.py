@@ -254,6 +254,15 @@ def test_marks_beyond_the_first_few_hundred_are_counted():
     assert (len(timeline.marks), timeline.marks_left_out) == (MAX_MARKS, 7)
 
 
+def test_a_mark_long_after_all_else_has_a_bin_too():
+    """A program may sleep, and end its step then."""
+    late = event(EventKind.MARKER, name="late", time_unix_ns=10**12, device=-1)
+    timeline = folds_of([event(SAMPLE, allocated_bytes=7, time_unix_ns=5), late])[0]
+    assert timeline.bins <= BINS
+    assert timeline.marks[0].time_ns // timeline.bin_ns == timeline.bins - 1
+    assert timeline.devices[0].samples["allocated_bytes"].tolist() == [7] * timeline.bins
+
+
 def test_an_empty_recording_has_no_devices():
     timeline = folds_of([])[0]
     assert (timeline.bins, timeline.devices, timeline.events) == (0, (), 0)

@@ -71,7 +71,7 @@ def test_info_says_where_a_recording_comes_from_without_summing_it_up(memexport_
     monkeypatch.setattr("memexport.sources.memory_tracker.MemoryTrackerSource.batches", None)
     result = memexport_cli("info", recording)
     assert result.exit_code == 0
-    assert "torch.memory_tracker 1.0" in result.stdout
+    assert "torch.memory_tracker 1.1" in result.stdout
     fields = json.loads(memexport_cli("info", recording, "--json").stdout)
     assert fields["clock"] == "index"
     assert fields["devices"][0]["type"] == "accelerator"

@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 from made_runs import Run
+from rank_recordings import recorded
 
 MIB = 1 << 20
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -132,11 +133,36 @@ def test_a_recording_with_and_one_without_a_clock_cannot_be_drawn_together(memex
     assert "has no clock" in result.stderr
 
 
-def test_a_recording_of_several_ranks_cannot_be_drawn_as_one_process(memexport_cli, pair, tmp_path):
-    several = Run().allocate(1, rank=0).allocate(1, rank=1).save(tmp_path / "ranks.memx")
-    result = memexport_cli("diff", pair[0], several, "-o", "diff.pftrace")
-    assert result.exit_code == 2
-    assert "several ranks" in result.stderr
+def test_each_rank_of_a_run_is_drawn_as_a_process_under_the_runs_name(
+    memexport_cli, pair, tmp_path, load_trace
+):
+    """Beside a run of one rank, and of the same number of ranks."""
+    branch = tmp_path / "ranks.memx"
+    several = Run().allocate(MIB, rank=0).allocate(2 * MIB, rank=1, module="head").end_step()
+    several.allocate(MIB, rank=10).save(branch)
+    assert memexport_cli("diff", pair[0], branch, "-o", "one.pftrace").exit_code == 0
+    assert processes(load_trace(tmp_path / "one.pftrace")) == [
+        "A main.memx",
+        *("B ranks.memx", "B ranks.memx rank 00", "B ranks.memx rank 01", "B ranks.memx rank 10"),
+    ]
+    other = Run().allocate(MIB, rank=0).allocate(3 * MIB, rank=1).save(tmp_path / "more.memx")
+    assert memexport_cli("diff", other, branch, "-o", "two.pftrace").exit_code == 0
+    processor = load_trace(tmp_path / "two.pftrace")
+    assert processor.import_problems() == []
+    peaks = processor.query(
+        "SELECT t.name AS name, max(c.value) AS peak FROM counter c JOIN track t ON c.track_id = t.id"
+        " WHERE t.name GLOB '*allocated' GROUP BY t.name ORDER BY t.name"
+    )
+    assert [row["name"] for row in peaks] == [
+        *(f"A more.memx rank {rank} cpu allocated" for rank in "01"),
+        *(f"B ranks.memx rank {rank} cpu allocated" for rank in ("00", "01", "10")),
+    ]
+
+
+def processes(processor):
+    """What they are called, in order."""
+    rows = processor.query("SELECT name FROM process WHERE name IS NOT NULL ORDER BY name")
+    return [row["name"] for row in rows]
 
 
 def test_check_passes_with_a_line_for_each_limit(memexport_cli, pair):
@@ -192,6 +218,49 @@ def test_check_writes_a_junit_report_of_all_inputs_even_of_one_that_cannot_be_re
     assert [suites.get(name) for name in ("tests", "failures", "errors")] == ["3", "1", "1"]
     assert memexport_cli("check", *pair, *limits).exit_code == 4, "it is there already"
     assert memexport_cli("check", *pair, *limits, "--force").exit_code == 1
+
+
+@pytest.fixture
+def ranks(tmp_path):
+    """Four ranks of a run, of which the third takes most."""
+    sizes = (3, 4, 9, 4)
+    return [recorded(tmp_path / f"run-{rank}.memx", rank, size * MIB, 4) for rank, size in enumerate(sizes)]
+
+
+def test_check_judges_each_rank_of_a_run_and_names_the_worst(memexport_cli, ranks):
+    """Whether they are files or one merged recording; the report has a test case for each rank and limit."""
+    limits = ["--merge", "--max-peak", "15MiB", "--junit", "junit.xml", "--force"]
+    memexport_cli("convert", *ranks, "-o", "all.memx")
+    for inputs, name in ((ranks, str(ranks[2])), (["all.memx"], "all.memx")):
+        result = memexport_cli("check", *inputs, *limits, "--max-growth", "0")
+        assert result.exit_code == 1
+        assert result.stdout.startswith("FAIL  max-peak: rank 2, the worst of 4: cuda:0 peaked at 19.00 MiB")
+        suites = ElementTree.parse(ranks[0].parent / "junit.xml").getroot()
+        assert [suites.get(count) for count in ("tests", "failures", "errors")] == ["8", "5", "0"]
+        cases = [(case.get("classname"), case.get("name")) for case in suites.iter("testcase")]
+        assert cases[4:6] == [(f"{name} rank 2", "max-peak"), (f"{name} rank 2", "max-growth")]
+        fields = json.loads(memexport_cli("check", *inputs, "--merge", "--max-peak", "1GiB", "--json").stdout)
+        assert (fields["passed"], fields["limits"][0]["worst_rank"], len(fields["ranks"])) == (True, 2, 4)
+
+
+def test_check_of_ranks_takes_a_merged_recording_as_baseline(memexport_cli, ranks):
+    memexport_cli("convert", *ranks, "-o", "main.memx")
+    baseline = ["--merge", "--baseline", "main.memx"]
+    assert memexport_cli("check", *ranks, *baseline).exit_code == 0
+    result = memexport_cli("check", *ranks[:3], *baseline)
+    assert result.exit_code == 1
+    assert "rank 3, the worst of 4: there is no recording of it" in result.stdout
+
+
+def test_check_of_ranks_of_which_one_cannot_be_read_judges_the_rest(memexport_cli, ranks):
+    ranks[1].write_bytes(b"nonsense")
+    result = memexport_cli("check", *ranks, "--merge", "--max-peak", "1GiB", "--junit", "junit.xml")
+    assert result.exit_code == 3
+    assert "FAIL  max-peak: rank 1, the worst of 4: there is no recording of it" in result.stdout
+    suites = ElementTree.parse(ranks[0].parent / "junit.xml").getroot()
+    assert [suites.get(count) for count in ("tests", "failures", "errors")] == ["5", "1", "1"]
+    nothing = memexport_cli("check", ranks[1], ranks[1], "--merge", "--max-peak", "1GiB", "--json")
+    assert (nothing.exit_code, nothing.stdout) == (3, "")
 
 
 @pytest.mark.parametrize(

@@ -57,8 +57,8 @@ class Made:
         return [EventBatch(**{name: [row[name] for row in part] for name in COLUMNS}) for part in parts]
 
     def write(self, make: Any, path: Path, size: int = 1_000) -> Path:
-        """Export it with `make(destination)`; the path."""
-        exporter: Exporter = make(FileDestination(path))
+        """Export it with `make(destination)`, in place as a tracker does: batch by batch. The path."""
+        exporter: Exporter = make(FileDestination(path, atomic=False))
         exporter.begin(self.info, self.tables)
         for batch in self.batches(size):
             exporter.write(batch)

@@ -19,8 +19,10 @@ class Sample(NamedTuple):
     """One sample: its stack outermost first, as "function" or "function file:line"."""
 
     stack: tuple[str, ...]
-    bytes: int
+    allocated_count: int
+    allocated_bytes: int
     count: int
+    bytes: int
     labels: dict[str, str]
 
 

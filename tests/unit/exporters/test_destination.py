@@ -9,7 +9,8 @@ import fsspec
 import pytest
 
 from memexport.errors import OutputError, UsageError
-from memexport.exporters.destination import FileDestination, RemoteDestination, StreamDestination
+from memexport.exporters.destination import FileDestination, StreamDestination
+from memexport.exporters.remote_destination import RemoteDestination
 
 
 @pytest.fixture

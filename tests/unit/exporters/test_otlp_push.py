@@ -11,8 +11,9 @@ from memexport.errors import OutputError, UsageError
 from memexport.exporters import _otlp_send as sending
 from memexport.exporters import otlp
 from memexport.exporters._otlp_send import Answer
-from memexport.exporters.destination import FileDestination, RemoteDestination
+from memexport.exporters.destination import FileDestination
 from memexport.exporters.otlp import MAX_REQUEST_BYTES, OtlpExporter
+from memexport.exporters.remote_destination import RemoteDestination
 
 
 class Collector:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import zlib
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -65,14 +67,15 @@ def test_what_lived_at_the_peak_is_there_by_stack_with_its_labels(made: Made, tm
     where = {"device": "cuda:0", "rank": "3"}
     module = {"module": "net.layers.1.fc"}
     assert sorted(written(made, tmp_path / "p.pb.gz")) == [
-        Sample(("(unattributed)",), 10, 0, {"category": "unattributed", **where}),
+        Sample(("(unattributed)",), 0, 0, 0, 10, {"category": "unattributed", **where}),
         Sample(
-            ("net", "net.layers.1", "net.layers.1.fc"), 100, 1, {"category": "parameter", **where, **module}
+            ("net", "net.layers.1", "net.layers.1.fc"),
+            *(1, 100, 1, 100),
+            {"category": "parameter", **where, **module},
         ),
         Sample(
             ("net", "net.layers.1", "net.layers.1.fc", "aten::addmm"),
-            100,
-            2,
+            *(2, 100, 2, 100),
             {"category": "activation", **where, **module, "phase": "forward"},
         ),
     ]
@@ -83,7 +86,12 @@ def test_the_profile_says_what_its_numbers_are_and_when_the_peak_was(made: Made,
     profile = decoded(made.write(PprofExporter, tmp_path / "p.pb.gz"))
     text = profile.string_table
     kinds = [(text[kind.type], text[kind.unit]) for kind in profile.sample_type]
-    assert kinds == [("inuse_space", "bytes"), ("inuse_objects", "count")]
+    assert kinds == [
+        ("alloc_objects", "count"),
+        ("alloc_space", "bytes"),
+        ("inuse_objects", "count"),
+        ("inuse_space", "bytes"),
+    ]
     assert text[profile.default_sample_type] == "inuse_space"
     assert (text[profile.period_type.type], text[profile.period_type.unit]) == ("space", "bytes")
     dropped = re.compile(text[profile.drop_frames])
@@ -117,6 +125,50 @@ def test_each_device_is_there_at_its_own_peak(tmp_path: Path) -> None:
     assert found == {"cuda:0": 100, "cuda:1": 70}
 
 
+def test_what_was_released_counts_as_allocated(made: Made, tmp_path: Path) -> None:
+    """Before the peak, after it, and again and again."""
+    operator = {"name": "aten.mm.default", "module": "late"}
+    for _ in range(2):
+        allocate(made, 5, 155, **operator)
+        address = made.rows[-1]["address"]
+        made.add(EventKind.RELEASE, 10_000, device=0, size_bytes=5, allocated_bytes=150, address=address)
+    (late,) = [s for s in written(made, tmp_path / "p.pb.gz") if s.labels.get("module") == "late"]
+    assert late[1:5] == (2, 10, 0, 0)
+
+
+def test_what_is_said_anew_of_a_tensor_is_no_second_allocation(tmp_path: Path) -> None:
+    """It counts as what was said last; a tensor of another size at its address is another one."""
+    made = Made()
+    for size, category in ((8, Category.OTHER), (8, Category.GRADIENT), (16, Category.INPUT)):
+        made.add(
+            EventKind.ALLOCATION,
+            0,
+            device=0,
+            size_bytes=size,
+            allocated_bytes=8,
+            address=64,
+            category=category,
+        )
+    found = written(made, tmp_path / "p.pb.gz")
+    assert {s.labels["category"]: (s.allocated_count, s.allocated_bytes) for s in found} == {
+        "other": (0, 0),
+        "gradient": (1, 8),
+        "input": (1, 16),
+    }
+
+
+def test_functions_of_one_name_have_addresses_of_their_own(tmp_path: Path) -> None:
+    """The same ones in every profile, so that two can be compared; modules and operators have none."""
+    made = Made()
+    for file in ("/x/net.py:30:forward", "/x/head.py:7:forward"):
+        stack = made.tables.stacks.intern([made.tables.strings.intern(file)])
+        allocate(made, 8, 8 * len(made.rows) + 8, name="aten.mm.default", stack=stack)
+    profile = decoded(made.write(PprofExporter, tmp_path / "p.pb.gz"))
+    addresses = [location.address for location in profile.location if location.address]
+    assert len(profile.location) == 3
+    assert addresses == [zlib.crc32(b"forward\0/x/net.py\x0030"), zlib.crc32(b"forward\0/x/head.py\x007")]
+
+
 def test_a_peak_of_which_only_the_counter_is_known_is_unattributed(tmp_path: Path) -> None:
     """It is shown, not left out."""
     made = Made()
@@ -131,6 +183,27 @@ def test_a_name_that_is_no_unicode_is_written(tmp_path: Path) -> None:
     allocate(made, 1, 1, module="a\udcff.b")
     (sample,) = written(made, tmp_path / "p.pb.gz")
     assert sample.stack == ("a\\udcff", "a\\udcff.b")
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_what_was_allocated_is_all_that_the_recording_allocates(source: str, tmp_path: Path) -> None:
+    """Counted by hand, event by event, for real recordings of every format."""
+    with pipeline.open(SOURCES[source]) as recording:
+        pipeline.convert(recording, tmp_path / "p.pb.gz")
+        allocated: Counter[str] = Counter()
+        live: dict[tuple[int, int, int], int] = {}
+        for batch in recording.batches():
+            columns = (batch.kind, batch.rank, batch.device, batch.address, batch.size_bytes)
+            for kind, *place, size in zip(*(column.tolist() for column in columns), strict=True):
+                if kind == EventKind.ALLOCATION and live.get(tuple(place)) != size:
+                    allocated[str(recording.info.devices[place[1]])] += max(size, 0)
+                    live[tuple(place)] = size
+                elif kind == EventKind.RELEASE:
+                    live.pop(tuple(place), None)
+    found = Counter()
+    for sample in samples(decoded(tmp_path / "p.pb.gz")):
+        found[sample.labels["device"]] += sample.allocated_bytes
+    assert +found == +allocated
 
 
 @pytest.mark.parametrize("source", SOURCES)

@@ -17,7 +17,8 @@ import memexport
 from memexport import pipeline
 from memexport.analysis.summary import SummaryFold
 from memexport.errors import OutputError, UsageError
-from memexport.exporters.destination import FileDestination, RemoteDestination, StreamDestination
+from memexport.exporters.destination import FileDestination, StreamDestination
+from memexport.exporters.remote_destination import RemoteDestination
 from memexport.exporters.tensorboard import TensorBoardExporter
 from memexport.model import Category, Device, EventKind, RecordingEnd
 

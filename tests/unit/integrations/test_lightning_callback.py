@@ -155,6 +155,36 @@ def test_what_is_wrong_with_the_options_is_said_at_once():
         MemoryCallback(["run.unknown"])
 
 
+def test_only_the_steps_that_were_asked_for_are_recorded_and_the_trainers_steps_count(tmp_path):
+    """Of two batches each, as the gradients of two are accumulated."""
+    callback = MemoryCallback([tmp_path / "run.memx"], every=2, window=1, max_bytes="1MiB")
+    fit(callback, steps=4, accumulate_grad_batches=2)
+    steps = steps_with_operators(tmp_path / "run.memx")
+    assert set(steps) == {0, 2}
+    assert steps[0] > 30, "two forwards, two backwards and an optimizer"
+
+
+def test_an_error_of_memory_in_a_fit_is_written_where_it_was_asked_for(tmp_path):
+    """With the note on the error, which ends the training as it would have."""
+    callback = MemoryCallback(on_oom=tmp_path / "oom", oom_events=1_000)
+    model = Regression()
+    model.training_step = lambda *_: torch.empty(1 << 60)
+    with pytest.raises(RuntimeError) as raised:
+        fit(callback, model=model)
+    assert any("memexport" in note for note in raised.value.__notes__)
+    (written,) = (tmp_path / "oom").glob("*.memx")
+    with memexport.open(written) as recording:
+        assert recording.summary().ooms == 1
+
+
+def steps_with_operators(path):
+    """How many operators each recorded step has."""
+    with memexport.open(path) as recording:
+        rows = recording.to_pandas()
+    rows = rows[(rows.kind == "operator") & rows.step.notna()]
+    return rows.groupby("step").size().to_dict()
+
+
 def test_the_trainer_of_pytorch_lightning_takes_it_too(tmp_path):
     callback = MemoryCallback([tmp_path / "run.memx"])
     trainer = pytorch_lightning.Trainer(callbacks=[callback], max_steps=2, **QUIET)

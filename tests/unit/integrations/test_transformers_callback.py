@@ -174,6 +174,29 @@ def test_a_recording_that_an_exception_ends_with_the_process_is_complete_and_say
     assert "exception: LookupError" in [marker.name for marker in summary.markers]
 
 
+def test_only_the_steps_that_were_asked_for_are_recorded_and_the_trainers_steps_count(tmp_path):
+    """Of two batches each, as the gradients of two are accumulated."""
+    callback = MemoryCallback([tmp_path / "run.memx"], steps=(1, 3), record_stacks=True)
+    trainer_with(callback, tmp_path, gradient_accumulation_steps=2).train()
+    with memexport.open(tmp_path / "run.memx") as recording:
+        rows = recording.to_pandas()
+        stacks = recording.summary().devices["cpu"].stacks_at_peak
+    operators = rows[(rows.kind == "operator") & rows.step.notna()]
+    assert set(operators.step) == {1, 2}
+    assert any("modeling_gpt2.py" in frame for row in stacks for frame in row.stack or ())
+
+
+def test_the_last_events_before_an_error_of_memory_are_written_where_it_was_asked_for(tmp_path):
+    callback = MemoryCallback(on_oom=tmp_path / "oom.memx")
+    trainer = trainer_with(callback, tmp_path)
+    trainer.compute_loss = lambda *_, **__: torch.empty(1 << 60)
+    with pytest.raises(RuntimeError):
+        trainer.train()
+    callback.stop()
+    with memexport.open(tmp_path / "oom.memx") as recording:
+        assert recording.summary().ooms == 1
+
+
 def test_what_is_wrong_with_the_options_is_said_at_once():
     with pytest.raises(UsageError, match="does not say which format"):
         MemoryCallback(["run.unknown"])
