@@ -26,7 +26,7 @@ from memexport.compat._snapshots import (
 from memexport.compat.mod_tracker import GLOBAL, ModTracker
 from memexport.model import Category
 from memexport.tracker import rows
-from memexport.tracker.session import stop_in_forked_child
+from memexport.tracker.forked import stop_in_forked_child
 from memexport.tracker.storages import tensors_in
 from memexport.tracker.stream import DrainThread
 

@@ -17,15 +17,16 @@ from memexport.analysis.summary import Summary, SummaryFold
 from memexport.exporters import Exporter
 from memexport.model import Device, EventBatch, RecordingEnd, Tables
 from memexport.schedule import Schedule
-from memexport.tracker import compiled, counters, dynamo
+from memexport.tracker import counters, dynamo
 from memexport.tracker.alive import look_around
 from memexport.tracker.assemble import START, Assembler
 from memexport.tracker.capture import Capture
-from memexport.tracker.coverage import PeakCoverage
 from memexport.tracker.details import Details
 from memexport.tracker.estimation import Estimation
 from memexport.tracker.exact_capture import ExactCapture
 from memexport.tracker.exact_join import JoinedRows
+from memexport.tracker.findings import Findings
+from memexport.tracker.forked import stop_in_forked_child, stopped
 from memexport.tracker.held import HeldRows, Ready
 from memexport.tracker.levels import Levels
 from memexport.tracker.oom.options import OomOptions
@@ -77,7 +78,6 @@ class Session:
         annotate_snapshots: bool = False,
     ) -> None:
         self._fake = fake
-        self._is_exact = exact
         # Looking for tensors takes a while (all of Python's objects are looked at): before the clock starts.
         # Nothing of what is simulated from here on lives already.
         self._others = [] if simulation is not None else look_around(fake=fake).tensors
@@ -115,9 +115,8 @@ class Session:
         held = HeldRows(self._labels, int(flush_interval * 1e9))
         number = self._capture.storages.next_number
         self._held = JoinedRows(held, self._labels, number) if exact else held
-        self._coverage = PeakCoverage()
-        self._failures = counters.Failures()
         self._export = ExportThread(exporters)
+        self._findings = Findings(self._capture, self._export, fake=fake)
         self._drain = DrainThread(self._capture.log_bytes, self._take, flush_interval)
         self._windows = None
         if schedule is not None:
@@ -183,7 +182,7 @@ class Session:
         if self._windows is not None:
             self._windows.stop()
         self._capture.stop()
-        _watched.discard(self._capture)
+        stopped(self._capture)
         if os.getpid() != self._pid:
             return  # a forked child: the files are its parent's
         self._stopping = True
@@ -300,22 +299,10 @@ class Session:
 
     def _end(self, *, is_all_read: bool = True) -> RecordingEnd:
         """What the end would say now; unless `is_all_read`, the highest reading may be to come."""
-        warnings = list(self._export.failures)
-        if self._capture.failed is not None:
-            warnings.append(f"recording stopped before the program did: {self._capture.failed!r}")
-        real = [] if self._fake else self._capture.storages.devices
         highest = {name: bytes_["total"] for name, bytes_ in self._fold.usage("peak").items()}
-        if is_all_read:
-            warnings += self._coverage.warnings(real, highest)
-        if isinstance(self._capture, ExactCapture):
-            warnings += self._capture.warnings()
-        if "cpu" in highest and not self._fake and not self._is_exact and compiled.has_own_kernels():
-            warnings.append(compiled.WARNING)
-        warnings += [] if self._windows is None else self._windows.warnings()
-        retries, ooms = self._failures.since_start(real)
-        seen = self._ooms if self._oom is None else self._oom.ooms
-        ooms = max(ooms or 0, seen) if seen else ooms
-        end = RecordingEnd(tuple(warnings), self._export.dropped_events, retries, ooms)
+        ooms = self._ooms if self._oom is None else self._oom.ooms
+        pauses = [] if self._windows is None else self._windows.warnings()
+        end = self._findings.end(highest, ooms, pauses, is_all_read=is_all_read)
         if self._oom is not None and self._is_ring_alone:
             end = self._oom.end(end)
         return end if self._estimation is None else self._estimation.complete(end)
@@ -335,22 +322,3 @@ class Session:
             self._registration.again()
         except Exception as error:
             self._capture.fail(error)
-
-
-_watched: weakref.WeakSet[Capture] = weakref.WeakSet()
-
-
-def stop_in_forked_child(capture: Capture) -> None:
-    """A process that is forked from this one does not go on to watch."""
-    _watched.add(capture)
-
-
-def _forget_in_child() -> None:
-    """A forked process (a DataLoader worker) has no drain thread: what it logged would only pile up."""
-    for capture in list(_watched):
-        capture.stop()
-        capture.log_bytes.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_in_child)
